@@ -1,0 +1,1 @@
+"""Views (floor 6): an answer made into something seen."""
