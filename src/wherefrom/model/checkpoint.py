@@ -1,0 +1,248 @@
+"""A checkpoint folder in the usual Hugging Face layout (floor 2): configuration, weights, tokenizer.
+
+Takes config and the store's sums from beside it. Gives a `Checkpoint` to the transformer. Weights are memory-
+mapped: reading 540 MB that the system holds in memory takes a tenth of a second. What does not fit is refused
+at this door, tensor by tensor, so that no model runs on half of its weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from wherefrom.errors import ModelError
+from wherefrom.model import store
+from wherefrom.model.config import Config
+from wherefrom.tokens import Tokenizer
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# Older files carry the rotation's wavelengths, which every reader computes from the base.
+HARMLESS = ".rotary_emb.inv_freq"
+COPY_AGAIN = "Copy the model's folder again."
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which model it was.
+
+    Attributes:
+        name: the folder's name.
+        path: the folder.
+
+    """
+
+    name: str
+    path: Path
+
+    @cached_property
+    def checksum(self) -> str:
+        """The SHA-256 over the sums of config.json and every weight file, as ``sha256sum`` prints them.
+
+        The cache's own folder was summed when it was verified; any other is read now (1.5 GB a second).
+        """
+        names = ["config.json", *(file.name for file in self.path.glob("*.safetensors"))]
+        sums = store.recorded_sums(self.path) or {}
+        lines = [f"{sums.get(name) or store.file_sum(self.path / name)}  {name}\n" for name in sorted(names)]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as it was read: everything needed to run it.
+
+    Attributes:
+        config: its shape.
+        tensors: float32 weights under their Hugging Face names; views of the files, not to be written to.
+            With tied embeddings there is no ``lm_head.weight``.
+        tokenizer: its vocabulary.
+        identity: its name and checksum.
+
+    """
+
+    config: Config
+    tensors: dict[str, torch.Tensor]
+    tokenizer: Tokenizer
+    identity: ModelIdentity
+
+
+def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
+    """Return the model in a folder: config.json, model.safetensors (or shards and index), tokenizer.json.
+
+    Args:
+        folder: a local folder; nothing is downloaded.
+        check_values: whether to look for NaN and infinities, which reads every weight once.
+
+    Raises:
+        ModelError: something is missing, damaged, of the wrong shape, not a number, or more than the model
+            uses. ``path``, ``tensor`` or ``field`` say what.
+
+    """
+    if not folder.is_dir():
+        raise _refusal(f"{folder}", "a folder", "a file" if folder.exists() else "nothing there", path=folder)
+    config = _read_config(folder)
+    tensors: dict[str, torch.Tensor] = {}
+    for file in _weight_files(folder):
+        tensors |= _read_tensors(file)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(HARMLESS)}
+    _check_names_and_shapes(tensors, config, folder)
+    _untie(tensors, config, folder)
+    for name, tensor in tensors.items():
+        tensors[name] = _floats(name, tensor, folder, check_values=check_values)
+    tokenizer = Tokenizer.from_file(_existing(folder / "tokenizer.json"))
+    if tokenizer.vocabulary_size > config.vocabulary:
+        given = f"{tokenizer.vocabulary_size} of them"
+        expected = f"at most {config.vocabulary} tokens, the rows of the embedding"
+        raise _refusal(f"{folder / 'tokenizer.json'}", expected, given, path=folder / "tokenizer.json")
+    return Checkpoint(config, tensors, tokenizer, ModelIdentity(folder.resolve().name, folder))
+
+
+def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Every tensor that the decoder needs, with its shape [outputs, inputs], under its Hugging Face name."""
+    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+    linear = {
+        "self_attn.q_proj": (queries, config.width),
+        "self_attn.k_proj": (keys, config.width),
+        "self_attn.v_proj": (keys, config.width),
+        "self_attn.o_proj": (config.width, queries),
+        "mlp.gate_proj": (config.feed_forward, config.width),
+        "mlp.up_proj": (config.feed_forward, config.width),
+        "mlp.down_proj": (config.width, config.feed_forward),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocabulary, config.width)}
+    for layer in range(config.layers):
+        block = f"model.layers.{layer}"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{block}.{norm}.weight"] = (config.width,)
+        for part, (outputs, inputs) in linear.items():
+            shapes[f"{block}.{part}.weight"] = (outputs, inputs)
+            if config.attention_bias if part.startswith("self_attn") else config.mlp_bias:
+                shapes[f"{block}.{part}.bias"] = (outputs,)
+    shapes["model.norm.weight"] = (config.width,)
+    if not config.tied:
+        shapes["lm_head.weight"] = (config.vocabulary, config.width)
+    return shapes
+
+
+def _read_config(folder: Path) -> Config:
+    """Return the configuration, its end marks joined with those that generation_config.json adds."""
+    config = Config.from_hf(_read_json(_existing(folder / "config.json")), folder / "config.json")
+    generation = folder / "generation_config.json"
+    if not generation.exists():
+        return config
+    more = _read_json(generation).get("eos_token_id")
+    ids = more if isinstance(more, list) else [] if more is None else [more]
+    if not all(isinstance(number, int) for number in ids):
+        raise _refusal(f"{generation}: the field eos_token_id", "token ids", repr(more), path=generation)
+    return replace(config, eos_ids=tuple(dict.fromkeys((*config.eos_ids, *ids))))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
+        return [_existing(folder / WEIGHTS)]
+    shards = _read_json(folder / INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise _refusal(f"{folder / INDEX}", "a weight_map of tensor to file", "none", path=folder / INDEX)
+    for name in shards.values():
+        if Path(name).name != name:
+            given = f"the path {name!r}"
+            raise _refusal(f"{folder / INDEX}", "names of files beside it", given, path=folder / INDEX)
+    return [_existing(folder / name) for name in sorted(set(shards.values()))]
+
+
+def _existing(path: Path) -> Path:
+    if path.is_file():
+        return path
+    pickled = path.name == WEIGHTS and any(path.parent.glob("pytorch_model*.bin"))
+    raise ModelError(
+        f"{path.parent}",
+        expected=f"a {path.name} in it",
+        given="only a pickled pytorch_model.bin, which could run code" if pickled else "none",
+        way_out="Save the model as safetensors first." if pickled else COPY_AGAIN,
+        path=path,
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refusal(f"{path}", "JSON", f"something else ({error})", path=path) from error
+    if not isinstance(content, dict):
+        raise _refusal(f"{path}", "a JSON object", f"a {type(content).__name__}", path=path)
+    return content
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is not a dict
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _refusal(f"{path}", "a whole safetensors file", f"a cut or damaged one ({error})", path=path) from error
+
+
+def _check_names_and_shapes(tensors: dict[str, torch.Tensor], config: Config, folder: Path) -> None:
+    shapes = expected_shapes(config)
+    missing = [name for name in shapes if name not in tensors]
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise _refusal(f"{folder}: the tensor {missing[0]}", "one", f"none{others}", tensor=missing[0])
+    if config.tied:
+        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    for name, tensor in tensors.items():
+        if name not in shapes:
+            raise ModelError(
+                f"{folder}: the tensor {name}",
+                expected="one that the llama decoder uses",
+                given=f"a name that its config.json has no place for, shape {list(tensor.shape)}",
+                way_out="Choose a model without it: leaving it out would give other results.",
+                tensor=name,
+            )
+        if tuple(tensor.shape) != shapes[name]:
+            expected = f"shape {list(shapes[name])} as config.json has it"
+            raise _refusal(f"{folder}: the tensor {name}", expected, f"{list(tensor.shape)}", tensor=name)
+
+
+def _untie(tensors: dict[str, torch.Tensor], config: Config, folder: Path) -> None:
+    """Drop a stored copy of a tied output matrix; one that differs contradicts config.json."""
+    stored = tensors.pop("lm_head.weight", None) if config.tied else None
+    if stored is not None and not torch.equal(stored, tensors["model.embed_tokens.weight"]):
+        raise _refusal(
+            f"{folder}: the tensor lm_head.weight",
+            "the embedding itself, since config.json says tie_word_embeddings",
+            "other values",
+            tensor="lm_head.weight",
+        )
+
+
+def _floats(name: str, tensor: torch.Tensor, folder: Path, *, check_values: bool) -> torch.Tensor:
+    if tensor.dtype not in FLOATING:
+        kinds = ", ".join(str(kind).removeprefix("torch.") for kind in FLOATING)
+        raise ModelError(
+            f"{folder}: the tensor {name}",
+            expected=f"floating-point numbers ({kinds})",
+            given=str(tensor.dtype).removeprefix("torch."),
+            way_out="Choose a copy of the model that is not quantised.",
+            tensor=name,
+        )
+    tensor = tensor.to(torch.float32)  # the same tensor where it is float32 already
+    # A sum with NaN or infinity in it is never finite (17 ms for 540 MB, where isfinite takes 225). A sum of
+    # finite numbers can overflow too, so only then is each one asked.
+    if check_values and not math.isfinite(tensor.sum().item()):
+        wrong = int((~torch.isfinite(tensor)).sum())
+        if wrong:
+            given = f"{wrong} that are NaN or infinite"
+            raise _refusal(f"{folder}: the tensor {name}", "finite numbers", given, tensor=name)
+    return tensor
+
+
+def _refusal(what: str, expected: str, given: str, **facts: Any) -> ModelError:
+    return ModelError(what, expected=expected, given=given, way_out=COPY_AGAIN, **facts)

@@ -1,0 +1,388 @@
+"""Text, tokens and character spans (floor 1): what a tokenizer made of a prompt, and how to show it.
+
+Takes errors from below. Gives `Tokens` to capture, questions and views, and token ids to the model. No torch.
+
+Two kinds of vocabulary are read to the byte: byte-level BPE (GPT-2's alphabet, where each byte has a
+printable stand-in: https://github.com/openai/gpt-2/blob/master/src/encoder.py) and sentencepiece's ("▁" for a
+blank, "<0xE4>" for a lone byte).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import tokenizers
+
+from wherefrom.errors import InputError, ModelError
+
+LEFT_TO_RIGHT_MARK = "\u200e"
+DOTTED_CIRCLE = "\u25cc"
+RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+# Python calls these printable, yet they draw nothing: grapheme joiner, fillers, blank braille.
+INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+LONE_BYTE = re.compile("[\udc80-\udcff]")  # how Python's surrogateescape writes an undecodable byte (PEP 383)
+SENTENCEPIECE_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _byte_alphabet() -> tuple[str, ...]:
+    """GPT-2's stand-in for each byte: itself where that prints, else the next letter from U+0100 on."""
+    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in themselves else next(others)) for byte in range(256))
+
+
+BYTE_TO_LETTER = _byte_alphabet()
+LETTER_TO_BYTE = {letter: byte for byte, letter in enumerate(BYTE_TO_LETTER)}
+
+
+def readable(text: str) -> str:
+    r"""Text as a person can see it in a terminal, on one line, without touching what prints.
+
+    Characters that print stay as they are. Controls, zero-width and bidirectional controls and blanks other
+    than the plain one become escapes (``\n``, ``\x1b``, ``\u202e``). A combining mark with nothing to sit on
+    gets a dotted circle. Text with right-to-left letters ends in a LEFT-TO-RIGHT MARK, so that it does not
+    reorder the rest of its line.
+
+    >>> print(readable("a\tb\u200d"))
+    a\tb\u200d
+    """
+    shown: list[str] = []
+    stands_alone = True  # nothing, or an escape that a mark must not decorate, comes before
+    for character in text:
+        if not character.isprintable() or character in INVISIBLE:
+            shown.append(_escape(character))
+            stands_alone = True
+            continue
+        if stands_alone and unicodedata.category(character).startswith("M"):
+            shown.append(DOTTED_CIRCLE)
+        shown.append(character)
+        stands_alone = False
+    if any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for piece in shown for letter in piece):
+        shown.append(LEFT_TO_RIGHT_MARK)
+    return "".join(shown)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if character in SHORT_ESCAPES:
+        return SHORT_ESCAPES[character]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a prompt.
+
+    Attributes:
+        position: its place among the tokens, from 0.
+        id: its number in the vocabulary.
+        text: its bytes as text; empty where they are only a part of a character.
+        data: its bytes.
+        span: the characters of the prompt it stands for, from start up to but not including end. Tokens that
+            share one character all carry that character's span; a token that is not in the text (a beginning
+            mark) has an empty one.
+        label: what a person sees (see `readable`); a part of a character says which: ``🙂 1/3``.
+
+    """
+
+    position: int
+    id: int
+    text: str
+    data: bytes
+    span: tuple[int, int]
+    label: str
+
+
+@dataclass(frozen=True)
+class Tokens(Sequence[Token]):
+    """A prompt and its tokens, in order."""
+
+    text: str
+    items: tuple[Token, ...]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The vocabulary numbers, one a token."""
+        return tuple(token.id for token in self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> Token: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Token, ...]: ...
+    def __getitem__(self, index: int | slice) -> Token | tuple[Token, ...]:
+        return self.items[index]
+
+
+class Tokenizer:
+    """A vocabulary and its rules: text to tokens and back.
+
+    Args:
+        inner: a tokenizer of the ``tokenizers`` library. It is changed in one way: a length limit or padding
+            that came in its file is switched off, since both would silently change the prompt.
+
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self.inner = inner
+        self._added = {number: token.content for number, token in inner.get_added_tokens_decoder().items()}
+        self._byte_level = _decodes_bytes(inner)
+        self._missing = self._missing_bytes()
+        self._opening = tuple(inner.encode("").ids)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Tokenizer:
+        """Return the tokenizer of a ``tokenizer.json``.
+
+        Raises:
+            ModelError: the file is missing, or is not one that the ``tokenizers`` library reads.
+
+        """
+        try:
+            return cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
+        except Exception as error:  # the library raises bare Exception for whatever is wrong in the file
+            raise ModelError(
+                f"{path}",
+                expected="a tokenizer.json",
+                given=f"a file that cannot be read as one ({error})",
+                way_out="Copy the model's tokenizer.json here again.",
+                path=path,
+            ) from error
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are, the added ones included."""
+        return int(self.inner.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of tokens that are marks, not text (``<|endoftext|>``)."""
+        added = self.inner.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if token.special)
+
+    def encode(self, text: str) -> Tokens:
+        """Return the tokens of a text, with a beginning mark only if the tokenizer's own rules add one.
+
+        Special tokens that are spelled out in the text (``<|im_end|>``) become those tokens.
+
+        Raises:
+            InputError: the text is not Unicode (undecodable bytes from a command line), or it holds a byte
+                that the vocabulary lacks, which the tokenizer would leave out without a word.
+
+        """
+        raw = _utf8(text)
+        self._refuse_missing(text, raw)
+        encoding = self.inner.encode(text)
+        data = [self.token_bytes(number) for number in encoding.ids]
+        inside = [mark == 0 for mark in encoding.special_tokens_mask]
+        if b"".join(piece for piece, own in zip(data, inside, strict=True) if own) == raw:
+            spans = _exact_spans(text, data, inside)
+        else:  # the tokenizer rewrote the text (a blank before it, normal forms): its own account is the best
+            spans = [(int(start), int(end)) for start, end in encoding.offsets]
+        return _tokens(text, encoding.ids, data, spans)
+
+    def tokens_of(self, ids: Iterable[int]) -> Tokens:
+        """Return the tokens of given ids, such as a prompt with what a model wrote after it.
+
+        The text is what the tokens' bytes spell, special tokens included, the beginning mark that `encode`
+        adds left out. A byte that belongs to no whole character (a text cut inside one) is one U+FFFD of it.
+
+        Raises:
+            InputError: the vocabulary has no token of one of the numbers.
+
+        """
+        numbers = tuple(ids)
+        data = [self.token_bytes(number) for number in numbers]
+        opening = len(self._opening) if numbers[: len(self._opening)] == self._opening else 0
+        inside = [position >= opening for position in range(len(numbers))]
+        # surrogateescape gives every broken byte a character of its own, which no whole character is.
+        text = b"".join(data[opening:]).decode(errors="surrogateescape")
+        return _tokens(text, numbers, data, _exact_spans(text, data, inside))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of token ids, special tokens spelled out; broken characters become U+FFFD."""
+        return str(self.inner.decode(list(ids), skip_special_tokens=False))
+
+    def token_bytes(self, number: int) -> bytes:
+        """Return the bytes that a token stands for.
+
+        Raises:
+            InputError: the vocabulary has no token of this number.
+
+        """
+        if number in self._added:  # added tokens are written literally, in any vocabulary
+            return self._added[number].encode()
+        piece = self.inner.id_to_token(number) if number >= 0 else None
+        if piece is None:
+            raise InputError(
+                "the token id",
+                expected=f"a number from 0 to {self.vocabulary_size - 1}",
+                given=f"{number}",
+                way_out="Use an id that this model's tokenizer gave.",
+                id=number,
+            )
+        if self._byte_level:
+            return b"".join(
+                bytes([LETTER_TO_BYTE[letter]]) if letter in LETTER_TO_BYTE else letter.encode() for letter in piece
+            )
+        lone_byte = SENTENCEPIECE_BYTE.fullmatch(piece)
+        return bytes.fromhex(lone_byte[1]) if lone_byte else piece.replace("▁", " ").encode()
+
+    def label(self, number: int) -> str:
+        """Return what a person sees for a token that is not in a text, such as a predicted one.
+
+        A part of a character shows its bytes (``bytes F0 9F``), since the character is not known.
+        """
+        return _lone_label(self.token_bytes(number))
+
+    def one_token(self, text: str) -> int:
+        """Return the id of the token that spells exactly this text, its leading blank included.
+
+        Raises:
+            InputError: there is no such token; ``pieces`` and ``ids`` name those that the text falls into.
+
+        """
+        raw = _utf8(text)
+        in_letters = "".join(BYTE_TO_LETTER[byte] for byte in raw)
+        in_sentencepiece = (text.replace(" ", "▁"), f"<0x{raw.hex().upper()}>")
+        for piece in (text, *((in_letters,) if self._byte_level else in_sentencepiece)):
+            number = self.inner.token_to_id(piece)
+            if number is not None and self.token_bytes(number) == raw:
+                return int(number)
+        self._refuse_missing(text, raw)
+        ids = tuple(self.inner.encode(text, add_special_tokens=False).ids)
+        pieces = tuple(self.label(number) for number in ids)
+        listed = ", ".join(f'"{piece}"' for piece in pieces)
+        raise InputError(
+            f'the token "{readable(text)}"',
+            expected="exactly one token of this model",
+            given=f"{len(ids)} ({listed})" if ids else "an empty text",
+            way_out="Ask for one of these pieces." if ids else 'Name a token, for example " the".',
+            text=text,
+            pieces=pieces,
+            ids=ids,
+        )
+
+    def _missing_bytes(self) -> frozenset[int]:
+        """Bytes that no token spells and no unknown-token would mark: the library drops them silently."""
+        if not self._byte_level or getattr(self.inner.model, "unk_token", None) is not None:
+            return frozenset()
+        return frozenset(byte for byte, letter in enumerate(BYTE_TO_LETTER) if self.inner.token_to_id(letter) is None)
+
+    def _refuse_missing(self, text: str, raw: bytes) -> None:
+        """Refuse a text of which the tokenizer would leave something out."""
+        if self._missing.isdisjoint(raw):
+            return
+        at = next(at for at, letter in enumerate(text) if not self._missing.isdisjoint(letter.encode()))
+        raise InputError(
+            "the text",
+            expected="characters that this model's vocabulary can spell",
+            given=f"{_escape(text[at])} at character {at}, which its tokenizer would leave out",
+            way_out="Take the character out of the text.",
+            position=at,
+            character=text[at],
+        )
+
+
+def _decodes_bytes(inner: tokenizers.Tokenizer) -> bool:
+    """Whether the vocabulary is written in GPT-2's byte alphabet: the decoder, or a part of it, says so."""
+    if inner.decoder is None:
+        return False
+    # Decoders have no readable fields; their pickled state is their JSON.
+    return _names_byte_level(json.loads(inner.decoder.__getstate__()))
+
+
+def _names_byte_level(state: Mapping[str, Any]) -> bool:
+    return state["type"] == "ByteLevel" or any(map(_names_byte_level, state.get("decoders", ())))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        is_byte = LONE_BYTE.match(text, error.start)
+        broken = f"the byte 0x{code - 0xDC00:02X}" if is_byte else f"half a character, \\u{code:04x},"
+        raise InputError(
+            "the text",
+            expected="UTF-8",
+            given=f"{broken} at character {error.start}",
+            way_out="Convert it first, for example with `iconv -f latin1 -t utf-8`.",
+            position=error.start,
+        ) from error
+
+
+def _whole(data: bytes) -> str | None:
+    """Return the bytes as text, or None where they are not whole characters."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _exact_spans(text: str, data: Sequence[bytes], inside: Sequence[bool]) -> list[tuple[int, int]]:
+    """Character spans of tokens whose bytes make up the text; a mark gets an empty span where it stands."""
+    owner = [place for place, letter in enumerate(text) for _ in letter.encode(errors="surrogateescape")]
+    spans = []  # owner: byte -> character
+    first = 0
+    for piece, own in zip(data, inside, strict=True):
+        end = first + len(piece) if own else first
+        start_character = owner[first] if first < len(owner) else len(text)
+        spans.append((start_character, owner[end - 1] + 1 if end > first else start_character))
+        first = end
+    return spans
+
+
+def _tokens(text: str, ids: Sequence[int], data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> Tokens:
+    labels = _labels(text, data, spans)
+    items = (
+        Token(position, number, _whole(piece) or "", piece, span, label)
+        for position, (number, piece, span, label) in enumerate(zip(ids, data, spans, labels, strict=True))
+    )
+    return Tokens(LONE_BYTE.sub("\ufffd", text), tuple(items))
+
+
+def _labels(text: str, data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> list[str]:
+    holders: defaultdict[int, list[int]] = defaultdict(list)  # character -> the broken tokens that share it
+    for position, (piece, span) in enumerate(zip(data, spans, strict=True)):
+        if _whole(piece) is None:
+            for character in range(*span):
+                holders[character].append(position)
+    return [
+        _part_label(text, position, span, holders)
+        if _whole(piece) is None and span[0] < span[1] and not LONE_BYTE.search(text, *span)
+        else _lone_label(piece)
+        for position, (piece, span) in enumerate(zip(data, spans, strict=True))
+    ]
+
+
+def _part_label(text: str, position: int, span: tuple[int, int], holders: Mapping[int, list[int]]) -> str:
+    """Return the label of a token that begins or ends inside a character: which part of which one."""
+    label, after_part = "", False
+    for character in range(*span):
+        sharing = holders[character]
+        is_part = len(sharing) > 1
+        label += " + " if after_part else ""
+        label += readable(text[character])
+        label += f" {sharing.index(position) + 1}/{len(sharing)}" if is_part else ""
+        after_part = is_part
+    return label
+
+
+def _lone_label(data: bytes) -> str:
+    text = _whole(data)
+    return f"bytes {data.hex(' ').upper()}" if text is None else readable(text)
