@@ -1,0 +1,1 @@
+"""Capture (floor 3): from a running model to a recording."""

@@ -1,0 +1,151 @@
+"""Recording our own model (floor 3): a text in, a recording out, at the speed of the fused kernel.
+
+The model takes its attention as an argument; here that argument is a `Recorder`. What is recorded of a generation
+with a key/value cache is one map, the same as of one pass over the finished text: row t - 1 wrote token t.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from wherefrom.capture.recorder import Recorder
+from wherefrom.model.generate import Sampling, Step, check_count, steps
+from wherefrom.model.language import LanguageModel, read_prompt
+from wherefrom.model.transformer import KeyValueCache
+from wherefrom.recording import ModelFacts, Prediction, Recording
+from wherefrom.tokens import Tokens
+
+KEPT_PREDICTIONS = 5
+ROWS_AT_ONCE = 256
+
+
+def facts_of(model: LanguageModel) -> ModelFacts:
+    """Return what a recording keeps about a model."""
+    config = model.config
+    return ModelFacts(
+        name=model.name,
+        fingerprint=model.fingerprint,
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_size=config.head_size,
+        context=config.context,
+    )
+
+
+@torch.inference_mode()
+def record(
+    model: LanguageModel,
+    text: str | Tokens,
+    *,
+    predictions: Literal["last", "all"] = "last",
+    progress: Callable[[int, int], None] | None = None,
+) -> Recording:
+    """Return the recording of one pass over a text: every call's q, k, v and lse, checked, in memory.
+
+    Its size is known before: `wherefrom.forecast_bytes`. It grows linearly with the text.
+
+    Args:
+        model: from `wherefrom.load`.
+        text: the prompt, or its tokens.
+        predictions: keep what the model expected after the last position only, or after every one.
+        progress: called after each layer with (layers done, layers in all).
+
+    Raises:
+        InputError: the prompt is empty, blank, or longer than the model's context.
+        RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
+
+    """
+    tokens = read_prompt(model, text) if isinstance(text, str) else text
+    recorder, start = Recorder(_layer_counter(model, progress)), time.perf_counter()
+    x = model.transformer.stream(torch.tensor([tokens.ids]), attention=recorder)[0]  # T M
+    positions = range(len(tokens)) if predictions == "all" else range(len(tokens) - 1, len(tokens))
+    kept: list[Prediction] = []
+    for first in range(positions.start, positions.stop, ROWS_AT_ONCE):
+        rows = range(first, min(first + ROWS_AT_ONCE, positions.stop))
+        kept += _predictions(model.transformer.logits(x[rows.start : rows.stop]), rows, tokens.ids)
+    return Recording(facts_of(model), tokens, recorder.calls(), tuple(kept), None, time.perf_counter() - start)
+
+
+@torch.inference_mode()
+def record_generation(
+    model: LanguageModel,
+    text: str,
+    *,
+    max_tokens: int = 20,
+    sampling: Sampling | None = None,
+    stop_ids: Collection[int] | None = None,
+) -> Recording:
+    """Return the recording of a prompt and of what the model writes after it, token by token with a cache, as one map.
+
+    The last token written is read too, so that the map has a row for every token. Row t - 1 wrote token t;
+    `Recording.written_from` is the position of the first written token.
+
+    Args:
+        model: from `wherefrom.load`.
+        text: the prompt.
+        max_tokens: at most so many tokens are written, at least 1.
+        sampling: greedy unless given.
+        stop_ids: writing ends after one of these; the model's end-of-text tokens unless given.
+
+    Raises:
+        InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
+        RecordingError: a kernel's output or lse failed the self-check.
+
+    """
+    prompt = read_prompt(model, text, room=check_count(max_tokens))
+    recorder, start = Recorder(), time.perf_counter()
+    cache = KeyValueCache(model.config, len(prompt) + max_tokens)
+    stops = model.config.eos_ids if stop_ids is None else stop_ids
+    written = list(
+        steps(
+            model.transformer,
+            prompt.ids,
+            max_tokens=max_tokens,
+            cache=cache,
+            sampling=sampling,
+            stop_ids=stops,
+            attention=recorder,
+        )
+    )
+    last = model.transformer(torch.tensor([[written[-1].id]]), attention=recorder, cache=cache)[0]  # 1 N
+    tokens = model.tokenizer.tokens_of([*prompt.ids, *(step.id for step in written)])
+    kept = _predictions_of_steps(written, last, tokens.ids)
+    return Recording(facts_of(model), tokens, recorder.calls(), kept, len(prompt), time.perf_counter() - start)
+
+
+def _layer_counter(model: LanguageModel, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    return lambda layer: progress(layer + 1, model.config.layers)
+
+
+def _predictions_of_steps(written: Sequence[Step], last: Tensor, ids: Sequence[int]) -> tuple[Prediction, ...]:
+    kept: list[Prediction] = []
+    for step in written:
+        kept += _predictions(step.logits[None], [step.position - 1], ids)
+    return (*kept, *_predictions(last, [len(ids) - 1], ids))
+
+
+def _predictions(logits: Tensor, positions: Iterable[int], ids: Sequence[int]) -> list[Prediction]:
+    """Return the predictions of logits [R, N], one a position."""
+    normalizer = torch.logsumexp(logits.float(), dim=-1)  # R
+    best, best_ids = torch.topk(logits, min(KEPT_PREDICTIONS, logits.shape[-1]), dim=-1)  # R 5
+    kept = []
+    for row, position in enumerate(positions):
+        after = ids[position + 1] if position + 1 < len(ids) else None
+        kept.append(
+            Prediction(
+                position=position,
+                ids=tuple(best_ids[row].tolist()),
+                log_probabilities=tuple((best[row].float() - normalizer[row]).tolist()),
+                next_id=after,
+                next_log_probability=None if after is None else float(logits[row, after].float() - normalizer[row]),
+            )
+        )
+    return kept

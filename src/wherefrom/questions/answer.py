@@ -1,0 +1,134 @@
+"""Answers (floor 4): frozen values that carry the question, units, exactness, and what they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from wherefrom.questions.exact import Masked
+
+if TYPE_CHECKING:
+    import polars
+
+Cell: TypeAlias = int | float | str | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an answer: its name, its unit ("" for a name or a number without one), and what it holds."""
+
+    name: str
+    unit: str = ""
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A table that answers a question.
+
+    Attributes:
+        question: what was asked, as a sentence.
+        columns: names and units.
+        rows: one tuple a row, in the order of `columns`.
+        exactness: how exact the numbers are.
+        left_out: what the table does not show, as a sentence.
+        remainder: the same as a number, in the unit of the first column that has one.
+
+    """
+
+    question: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    exactness: str
+    left_out: str
+    remainder: float
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Cell]]:
+        names = [column.name for column in self.columns]
+        return (dict(zip(names, row, strict=True)) for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as what `json.dumps` takes."""
+        return {
+            "question": self.question,
+            "columns": [{"name": c.name, "unit": c.unit, "meaning": c.meaning} for c in self.columns],
+            "rows": [dict(row) for row in self],
+            "exactness": self.exactness,
+            "left_out": self.left_out,
+            "remainder": self.remainder,
+        }
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the rows as a polars data frame."""
+        import polars  # only who asks for a frame pays for it
+
+        return polars.DataFrame(self.rows, schema=[column.name for column in self.columns], orient="row")
+
+    def __str__(self) -> str:
+        cells = [[c.name for c in self.columns], [c.unit for c in self.columns]]
+        cells += [[_written(value) for value in row] for row in self.rows]
+        widths = [max(len(row[c]) for row in cells) for c in range(len(self.columns))]
+        lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in cells]
+        return "\n".join([self.question, *lines, self.left_out, self.exactness])
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """An exact piece of one head's map of weights.
+
+    Attributes:
+        question: what was asked.
+        layer: whose weights.
+        head: whose weights.
+        destinations: the rows.
+        sources: the columns.
+        values: [len(destinations), len(sources)], shares of a row; a source that is not permitted is exactly 0, the
+            row of a destination that may read nothing is masked.
+        exactness: how exact the numbers are.
+        left_out: for each row, the share that lies on sources outside the window.
+
+    """
+
+    question: str
+    layer: int
+    head: int
+    destinations: range
+    sources: range
+    values: Masked
+    exactness: str
+    left_out: Masked
+
+    unit = "share of the destination's row"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Window) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((self.layer, self.head, self.destinations, self.sources))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.values.filled(np.nan), dtype=dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the window as what `json.dumps` takes; an empty row is null."""
+        return {
+            "question": self.question,
+            "layer": self.layer,
+            "head": self.head,
+            "destinations": [self.destinations.start, self.destinations.stop],
+            "sources": [self.sources.start, self.sources.stop],
+            "unit": self.unit,
+            "values": self.values.tolist(),
+            "exactness": self.exactness,
+            "left_out": self.left_out.tolist(),
+        }
+
+
+def _written(value: Cell) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -1,0 +1,218 @@
+"""A recording (floor 2): the calls of one forward pass, its tokens and its predictions, as plain numpy arrays.
+
+It takes its arrays from capture, which watched a model, and gives them to questions, which know no model. Fact one of
+the project: with q, k and the log-sum-exp of each row, any weight is exp(s_ij - lse_i), one dot product; so a recording
+grows with the length n, never with its square. Nothing here needs torch, and nothing here says where the arrays live:
+those of a `Call` may be views of memory or of a file, and `Recording.calls` may be any sequence, a lazy one included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wherefrom.attention import Mask
+from wherefrom.errors import InputError
+from wherefrom.tokens import Tokens
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the self-check of one call found: some rows of every head, rebuilt from the recorded q, k, v and lse.
+
+    Attributes:
+        rows: the destinations looked at.
+        sum_error: the largest distance of a row's weights from summing to one.
+        output_error: the largest distance of a rebuilt output from the kernel's own, as a share of the largest value.
+        tolerance: what either may be at most, from the number format and the size of the scores.
+
+    """
+
+    rows: tuple[int, ...]
+    sum_error: float
+    output_error: float
+    tolerance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One execution of attention: all that is needed to compute any of its weights, exactly, at any later time.
+
+    Attributes:
+        layer: the layer's true number in the model, from 0.
+        name: the module that called, as the model names it.
+        kind: "self" or "cross".
+        q: [H, T, D] queries as the kernel was given them (positions already rotated in).
+        k: [K, S, D] keys, once for every group of query heads.
+        v: [K, S, V] values.
+        lse: float32 [H, T], log of the sum of exp(score) over the permitted sources, natural logarithm.
+        mask: the rule of who may read whom.
+        scale: what q . k is multiplied by to give the score.
+        kernel: the kernel that computed the outputs and lse.
+        checks: what its self-checks found, one for each time the kernel ran (once a chunk or a generated token).
+
+    """
+
+    layer: int
+    name: str
+    kind: str
+    q: Array
+    k: Array
+    v: Array
+    lse: NDArray[np.float32]
+    mask: Mask
+    scale: float
+    kernel: str
+    checks: tuple[Check, ...]
+
+    @property
+    def heads(self) -> int:
+        """The number of query heads, H."""
+        return int(self.q.shape[0])
+
+    @property
+    def group(self) -> int:
+        """How many query heads share one key/value head, H // K."""
+        return int(self.q.shape[0] // self.k.shape[0])
+
+    @property
+    def bytes(self) -> int:
+        """The size of the arrays."""
+        return int(self.q.nbytes + self.k.nbytes + self.v.nbytes + self.lse.nbytes)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model expected next at one position: row t of the last layer writes token t + 1.
+
+    Attributes:
+        position: the position that predicts.
+        ids: token ids, the likeliest first.
+        log_probabilities: their natural log-probabilities, over the whole vocabulary.
+        next_id: the token that really came next, None at the end of the text.
+        next_log_probability: its log-probability.
+
+    """
+
+    position: int
+    ids: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    next_id: int | None = None
+    next_log_probability: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Which model was recorded: enough to know it again, and to forecast a recording's size."""
+
+    name: str
+    fingerprint: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    context: int
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The calls of one pass through a model, its tokens and its predictions.
+
+    Attributes:
+        model: which model.
+        tokens: what it read.
+        calls: one a layer, in the order of the layers.
+        predictions: for the positions that were asked for, in their order; the last position always.
+        written_from: the position of the first generated token, None if all of the text was given. Row t - 1 wrote
+            token t.
+        seconds: how long the pass took, wall clock, self-checks included.
+
+    """
+
+    model: ModelFacts
+    tokens: Tokens
+    calls: Sequence[Call]
+    predictions: tuple[Prediction, ...]
+    written_from: int | None
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all arrays."""
+        return sum(call.bytes for call in self.calls)
+
+    def call(self, layer: int) -> Call:
+        """Return the self-attention call of a layer.
+
+        Raises:
+            InputError: there is no such layer in the recording.
+
+        """
+        for call in self.calls:
+            if call.layer == layer and call.kind == "self":
+                return call
+        held = [call.layer for call in self.calls]
+        raise InputError(
+            "the layer",
+            expected=f"one of {held[0]} to {held[-1]}",
+            given=str(layer),
+            way_out="Layers are numbered from 0.",
+            layer=layer,
+        )
+
+    def prediction(self, position: int) -> Prediction:
+        """Return what was predicted at a position.
+
+        Raises:
+            InputError: predictions of that position were not kept.
+
+        """
+        for prediction in self.predictions:
+            if prediction.position == position:
+                return prediction
+        kept = ", ".join(str(p.position) for p in self.predictions[:8])
+        raise InputError(
+            "the position of a prediction",
+            expected=f"one whose prediction was kept ({kept}{', ...' if len(self.predictions) > 8 else ''})",
+            given=str(position),
+            way_out="Record with predictions='all' to keep every position's.",
+            position=position,
+        )
+
+
+def check_index(what: str, value: int, size: int) -> int:
+    """Return `value` as a plain int if it is an index below `size`; negative indices are refused, not wrapped.
+
+    Raises:
+        InputError: anything but 0 <= value < size.
+
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < size:
+        raise InputError(
+            f"the {what}",
+            expected=f"a whole number from 0 to {size - 1}",
+            given=repr(value),
+            way_out=f"{what.capitalize()}s are numbered from 0; there are {size}.",
+            value=value,
+            size=size,
+        )
+    return int(value)
+
+
+def forecast_bytes(model: ModelFacts, tokens: int, *, item_size: int = 4) -> int:
+    """Return the size that a recording of that many tokens will have, exactly, before anything runs.
+
+    A token costs, in every layer, one query a head, one key and one value a key/value head, and one float32 lse a head.
+    """
+    queries = model.heads * model.head_size
+    shared = 2 * model.kv_heads * model.head_size
+    return tokens * model.layers * ((queries + shared) * item_size + model.heads * 4)
