@@ -1,0 +1,34 @@
+"""Run the benchmarks and print their table: python -m benchmarks [forward] [evidence] [process].
+
+Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import evidence, forward, process
+from benchmarks.measure import machine
+
+SUITES = {"evidence": evidence.run, "forward": forward.run, "process": process.run}
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or list(SUITES)
+    unknown = [name for name in wanted if name not in SUITES]
+    if unknown:
+        print(f"unknown benchmark {unknown[0]!r}: choose among {', '.join(SUITES)}", file=sys.stderr)
+        return 2
+    print(f"Measured on: {machine()}\n")
+    print("| what | measured: median (range) | bound | holds | checked by |\n| --- | --- | --- | --- | --- |")
+    failed = False
+    for name in wanted:
+        for line in SUITES[name]():
+            print(f"| {line.what} | {line.figure} | {line.bound} | {'yes' if line.holds else 'NO'} | {line.checked} |")
+            sys.stdout.flush()
+            failed |= not line.holds
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

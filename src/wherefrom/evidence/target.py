@@ -1,0 +1,104 @@
+"""What is asked for (floor 5): a token, or the difference of two tokens, as a number in nats at one position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wherefrom.errors import InputError
+from wherefrom.model.transformer import Transformer
+from wherefrom.tokens import Tokenizer
+
+ROWS_AT_ONCE = 256
+"""Rows of logits formed together: 256 x the vocabulary in float32 is 50 MB for SmolLM2."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A token's log-probability, or its lead over another token's, in nats.
+
+    Attributes:
+        id: the token.
+        against: the other token of a difference, log p(id) - log p(against); None for the log-probability itself.
+
+    """
+
+    id: int
+    against: int | None = None
+
+    def value(self, transformer: Transformer, x: Tensor) -> Tensor:
+        """Return the target in nats, float64 [R], for residual streams x [R, M] after the last block."""
+        if self.against is not None:  # the normaliser of softmax cancels: two rows of the head are enough
+            pair = transformer.head.weight[[self.id, self.against]]  # 2 M
+            logits = transformer.norm(x) @ pair.T  # R 2
+            lead: Tensor = (logits[:, 0] - logits[:, 1]).double()
+            return lead
+        parts = (x[first : first + ROWS_AT_ONCE] for first in range(0, x.shape[0], ROWS_AT_ONCE))
+        return torch.cat([self.of_logits(transformer.logits(part)) for part in parts])
+
+    def of_logits(self, logits: Tensor) -> Tensor:
+        """Return the target in nats, float64 [...], of logits [..., N]."""
+        if self.against is not None:
+            return (logits[..., self.id] - logits[..., self.against]).double()
+        return logits[..., self.id].double() - torch.logsumexp(logits, dim=-1).double()
+
+
+def find_target(
+    tokenizer: Tokenizer, logits: Tensor, wanted: str | int | None, against: str | int | None = None
+) -> Target:
+    """Return the target that a user means at a position with next-token logits [N].
+
+    A text names the token that it is exactly, or the token that it is with a blank before it (words within
+    a sentence are such tokens); if both exist, the one that the model finds likelier. A number is a token's id.
+
+    Args:
+        tokenizer: the model's.
+        logits: of the position.
+        wanted: text or id; None is the model's own next token.
+        against: text or id of a token to subtract; None subtracts nothing.
+
+    Raises:
+        InputError: a text that is no single token (its pieces are offered), an id outside the vocabulary, a
+            token against itself.
+
+    """
+    chosen = int(logits.argmax()) if wanted is None else _token(tokenizer, logits, wanted, "the target")
+    if against is None:
+        return Target(chosen)
+    other = _token(tokenizer, logits, against, "the token to compare with")
+    if other == chosen:
+        raise InputError(
+            "the token to compare with",
+            expected="another token than the target",
+            given=f'"{tokenizer.label(other)}" for both',
+            way_out="Leave it out to ask for the target alone.",
+            token=other,
+        )
+    return Target(chosen, other)
+
+
+def _token(tokenizer: Tokenizer, logits: Tensor, wanted: str | int, what: str) -> int:
+    if isinstance(wanted, int):
+        if not 0 <= wanted < logits.shape[-1]:
+            raise InputError(
+                what,
+                expected=f"a token id from 0 to {logits.shape[-1] - 1}",
+                given=str(wanted),
+                way_out="Give the token's text instead.",
+                token=wanted,
+            )
+        return wanted
+    spaced = None if wanted[:1].isspace() else _one_or_none(tokenizer, " " + wanted)
+    if spaced is None:
+        return tokenizer.one_token(wanted)
+    exact = _one_or_none(tokenizer, wanted)
+    return max((token for token in (exact, spaced) if token is not None), key=lambda token: float(logits[token]))
+
+
+def _one_or_none(tokenizer: Tokenizer, text: str) -> int | None:
+    try:
+        return tokenizer.one_token(text)
+    except InputError:
+        return None

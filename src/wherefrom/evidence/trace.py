@@ -1,0 +1,334 @@
+"""The main job (floor 5): where did this token come from? Every source's weight beside its measured knock-out.
+
+It records one pass, asks the recording for the last position's weights, measures every source's knock-out, and then,
+for the strongest sources, every head alone. The result is a frozen value that views draw and programs read as JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wherefrom.capture.native import record
+from wherefrom.errors import InputError
+from wherefrom.evidence.knockout import HeadKnockouts, Knockouts, LastPosition, knock_out, knock_out_heads
+from wherefrom.evidence.target import Target, find_target
+from wherefrom.model.language import LanguageModel, read_prompt
+from wherefrom.questions import Scope
+from wherefrom.questions.asked import EXACTNESS, mean_row
+from wherefrom.questions.exact import row_of_weights
+from wherefrom.recording import Prediction, Recording, check_index
+from wherefrom.tokens import Tokens
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+SCHEMA = "wherefrom.trace/1"
+CARRIED_FROM = 0.05
+"""Nats that a knock-out must reach for its heads to be looked at: a change of 5 % of the probability."""
+DECIMALS = 7
+"""JSON numbers are rounded here: float32 carries seven digits, more would be noise."""
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """One head that carried a source to the target: its measured knock-out alone, in nats, and its weight there."""
+
+    layer: int
+    head: int
+    nats: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class CarriedSource:
+    """The heads of one source.
+
+    Attributes:
+        source: its position.
+        carriers: heads, the largest knock-out first.
+        others: how many heads are not listed.
+        others_nats: what their single knock-outs add up to.
+
+    """
+
+    source: int
+    carriers: tuple[Carrier, ...]
+    others: int
+    others_nats: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a trace cost: wall-clock seconds of each part, versions of the position run, the recording's bytes."""
+
+    record_seconds: float
+    knockout_seconds: float
+    head_seconds: float
+    knockout_rows: int
+    head_rows: int
+    recording_bytes: int
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The target as people read it.
+
+    Attributes:
+        target: the token id, and the other one of a difference.
+        label: the token, readable.
+        against_label: the other token of a difference, or None.
+        probability: the token's probability, nothing cut.
+
+    """
+
+    target: Target
+    label: str
+    against_label: str | None
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Where one prediction came from.
+
+    Attributes:
+        recording: the pass that was traced, for further questions; its last position is the one that predicts.
+        aim: the target.
+        predicted: what the model expected next: (token, probability), the likeliest first.
+        actual_next: the id of the token that came next in a longer text, or None.
+        scope: the layers and heads looked at and cut; all where its fields are None.
+        weights: float64 [n], the mean weight of each source over the heads in scope; they sum to one.
+        knockouts: the measured direct knock-out of each source.
+        carried: for the strongest sources, the heads that carried them.
+        cost: what it took.
+
+    """
+
+    recording: Recording
+    aim: Aim
+    predicted: tuple[tuple[str, float], ...]
+    actual_next: int | None
+    scope: Scope
+    weights: NDArray[np.float64]
+    knockouts: Knockouts
+    carried: tuple[CarriedSource, ...]
+    cost: Cost
+
+    @property
+    def tokens(self) -> Tokens:
+        """What was read, up to the position that predicts."""
+        return self.recording.tokens
+
+    @property
+    def position(self) -> int:
+        """The position that predicts."""
+        return self.knockouts.destination
+
+    @property
+    def nats(self) -> NDArray[np.float64]:
+        """The measured knock-out of each source [n]; the last entry is the position's own edge."""
+        return self.knockouts.nats
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Positions by the size of their knock-out, the largest first, ties in the order of the text."""
+        return np.argsort(-np.abs(self.nats), kind="stable")
+
+    @property
+    def largest_check_error(self) -> float:
+        """The largest error that the self-checks found in any call."""
+        return max(max(c.sum_error, c.output_error) for call in self.recording.calls for c in call.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trace as what `json.dumps` takes; docs/trace.schema.json describes it."""
+        model, prediction = self.recording.model, self.recording.prediction(self.position)
+        return {
+            "schema": SCHEMA,
+            "model": {"name": model.name, "fingerprint": model.fingerprint},
+            "text": self.tokens.text,
+            "position": self.position,
+            "target": {
+                "id": self.aim.target.id,
+                "token": self.aim.label,
+                "probability": _rounded(self.aim.probability),
+                "against_id": self.aim.target.against,
+                "against": self.aim.against_label,
+                "nats": _rounded(self.knockouts.before),
+            },
+            "predicted": [
+                {"id": token, "token": label, "probability": _rounded(probability)}
+                for token, (label, probability) in zip(prediction.ids, self.predicted, strict=True)
+            ],
+            "actual_next_id": self.actual_next,
+            "scope": {**asdict(self.scope), "text": self.scope.describe(self.recording)},
+            "sources": [self._source_json(source) for source in range(len(self.tokens))],
+            "heads": [_carried_json(carried) for carried in self.carried],
+            "units": {
+                "weight": "share of the position's row, mean over the heads in scope",
+                "knock_out": "nats of the target, before minus after the cut",
+            },
+            "exactness": {"weight": EXACTNESS, "knock_out": self.knockouts.exactness},
+            "checks": {"calls": len(self.recording.calls), "largest_error": self.largest_check_error},
+            "cost": {name: _rounded(value) for name, value in asdict(self.cost).items()},
+        }
+
+    def _source_json(self, source: int) -> dict[str, Any]:
+        token = self.tokens[source]
+        return {
+            "position": source,
+            "id": token.id,
+            "token": token.label,
+            "span": list(token.span),
+            "weight": _rounded(self.weights[source]),
+            "knock_out": _rounded(self.nats[source]),
+            "own": source == self.position,
+        }
+
+
+def trace(
+    model: LanguageModel,
+    text: str,
+    *,
+    target: str | int | None = None,
+    against: str | int | None = None,
+    position: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    carried_sources: int = 3,
+    carriers: int = 4,
+    progress: Progress | None = None,
+) -> Trace:
+    """Return where a prediction of the model came from: every source's weight and measured knock-out, and the heads.
+
+    Args:
+        model: from `wherefrom.load`.
+        text: the prompt.
+        target: the token to ask about, as text or id; the model's own next token unless given.
+        against: a second token: the target is then the first one's lead over it, log p - log p'.
+        position: the position whose prediction is traced; the last unless given. What comes after it cannot
+            matter in a causal model and is not read.
+        layer: look at and cut in this layer only.
+        head: look at and cut in this head of each layer only.
+        carried_sources: for how many sources, by the size of their knock-out, each head is cut alone; 0 for none.
+        carriers: how many heads are listed for each.
+        progress: told about long work.
+
+    Raises:
+        InputError: an empty, blank, one-token or too long prompt; a target that is not one token; a position, layer
+            or head out of range.
+        RecordingError: a kernel failed the self-check.
+
+    """
+    tell = progress or (lambda what, done, total: None)
+    tokens, actual_next = _up_to(read_prompt(model, text), position)
+    scope = _scope(model, layer, head)
+    recording = record(model, tokens, progress=lambda done, total: tell(f"reading {len(tokens)} tokens", done, total))
+    last = LastPosition(model, recording)
+    logits = last.logits()
+    target_found = find_target(model.tokenizer, logits, target, against)
+    measured = knock_out(
+        last,
+        target_found,
+        scope=scope,
+        progress=lambda done, total: tell("cutting each source", done, total),
+    )
+    heads = knock_out_heads(
+        last,
+        target_found,
+        _worth_a_look(measured, carried_sources),
+        scope=scope,
+        progress=lambda done, total: tell("cutting each head alone", done, total),
+    )
+    return Trace(
+        recording=recording,
+        aim=_aim(model, target_found, float(replace(target_found, against=None).of_logits(logits))),
+        predicted=_predicted(model, recording.prediction(last.position)),
+        actual_next=actual_next,
+        scope=scope,
+        weights=mean_row(recording, last.position, scope),
+        knockouts=measured,
+        carried=tuple(_carried(recording, heads, index, carriers) for index in range(len(heads.sources))),
+        cost=_cost(recording, measured, heads),
+    )
+
+
+def _up_to(tokens: Tokens, position: int | None) -> tuple[Tokens, int | None]:
+    """Return the tokens up to a position, and the id of the token after it if there is one."""
+    last = len(tokens) - 1 if position is None else check_index("position", position, len(tokens))
+    if last == 0:
+        raise InputError(
+            "the prompt" if len(tokens) == 1 else "the position",
+            expected="at least one token before the position that predicts",
+            given=f'only "{tokens[0].label}"' if len(tokens) == 1 else "position 0",
+            way_out="The first position reads only itself, so there is nothing to cut: "
+            + ("give a longer prompt." if len(tokens) == 1 else "ask about a later position."),
+        )
+    if last == len(tokens) - 1:
+        return tokens, None
+    return Tokens(tokens.text[: tokens[last].span[1]], tokens.items[: last + 1]), tokens.ids[last + 1]
+
+
+def _scope(model: LanguageModel, layer: int | None, head: int | None) -> Scope:
+    return Scope(
+        None if layer is None else (check_index("layer", layer, model.config.layers),),
+        None if head is None else (check_index("head", head, model.config.heads),),
+    )
+
+
+def _aim(model: LanguageModel, target: Target, log_probability: float) -> Aim:
+    label = model.tokenizer.label
+    against = None if target.against is None else label(target.against)
+    return Aim(target, label(target.id), against, math.exp(log_probability))
+
+
+def _predicted(model: LanguageModel, prediction: Prediction) -> tuple[tuple[str, float], ...]:
+    pairs = zip(prediction.ids, prediction.log_probabilities, strict=True)
+    return tuple((model.tokenizer.label(token), math.exp(log_p)) for token, log_p in pairs)
+
+
+def _worth_a_look(measured: Knockouts, most: int) -> list[int]:
+    """Return the sources whose heads are looked at: the largest knock-outs, if they are large enough to be a story."""
+    order = np.argsort(-np.abs(measured.nats), kind="stable")[:most]
+    return [int(source) for source in order if abs(measured.nats[source]) >= CARRIED_FROM]
+
+
+def _carried(recording: Recording, measured: HeadKnockouts, index: int, most: int) -> CarriedSource:
+    nats = measured.nats[index]  # layers x heads
+    order = np.argsort(-np.abs(nats), axis=None, kind="stable")[:most]
+    source, carriers = measured.sources[index], []
+    for layer_index, head_index in zip(*np.unravel_index(order, nats.shape), strict=True):
+        layer, head = measured.layers[layer_index], measured.heads[head_index]
+        weight = row_of_weights(recording.call(layer), len(recording) - 1)[head, source]
+        carriers.append(Carrier(layer, head, float(nats[layer_index, head_index]), float(weight)))
+    listed = sum(carrier.nats for carrier in carriers)
+    return CarriedSource(source, tuple(carriers), nats.size - len(carriers), float(nats.sum()) - listed)
+
+
+def _cost(recording: Recording, measured: Knockouts, heads: HeadKnockouts) -> Cost:
+    return Cost(
+        record_seconds=recording.seconds,
+        knockout_seconds=measured.seconds,
+        head_seconds=heads.seconds,
+        knockout_rows=measured.rows,
+        head_rows=heads.rows,
+        recording_bytes=recording.bytes,
+    )
+
+
+def _carried_json(carried: CarriedSource) -> dict[str, Any]:
+    return {
+        "source": carried.source,
+        "carriers": [{**asdict(c), "nats": _rounded(c.nats), "weight": _rounded(c.weight)} for c in carried.carriers],
+        "others": carried.others,
+        "others_nats": _rounded(carried.others_nats),
+    }
+
+
+def _rounded(value: float) -> float | int:
+    return value if isinstance(value, int) else round(float(value), DECIMALS)
