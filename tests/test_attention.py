@@ -174,6 +174,12 @@ def test_huge_scores_stay_safe():
     e = math.e
     np.testing.assert_allclose(got.weights[0, 0], [1 / (1 + e), e / (1 + e), 0.0], **CLOSE)
     np.testing.assert_allclose(got.lse[0, 0], 801 + math.log(1 + 1 / e), rtol=1e-15)
+    sunk = weights([[[0.0, 1.0]]], [[True, True]], sinks=[1000.0])
+    assert (sunk.weights.tolist(), sunk.sink_share.tolist(), sunk.lse.tolist()) == (
+        [[[0.0, 0.0]]],
+        [[1.0]],
+        [[1000.0]],
+    )
     extremes = weights([[[1.7e308, -1.7e308]]], [[True, True]])
     assert extremes.weights.tolist() == [[[1.0, 0.0]]]
 

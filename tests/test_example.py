@@ -148,6 +148,8 @@ def test_scores_whose_exponentials_no_column_holds():
     text = example_tables(["a", "b"], [[1.0], [800.0]], [[1.0], [1.0]], [[1.0], [3.0]])
     assert "  sum = exp(800.000) + exp(800.000) = exp(800.693)\n" in text
     assert "  y_2 = 0.500 · (1) + 0.500 · (3) = (2.000)\n" in text
+    tiny = example_tables(["a"], [[-9.0]], [[1.0]], [[1.0]])
+    assert "  sum = exp(-9.000) = exp(-9.000)\n  a_11 = exp(-9.000) / sum = 1.000\n" in tiny  # not 0.000
 
 
 def test_the_example_as_data():

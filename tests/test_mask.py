@@ -65,6 +65,11 @@ def test_reach_is_the_smallest_range_around_the_permitted_columns(mask, row, sou
     assert 0 <= reach.start <= reach.stop <= sources
 
 
+def test_reach_ends_with_the_window_on_both_sides():
+    assert Mask.bidirectional(window=3).reach(5, 11) == range(3, 8)
+    assert Mask(window=3).reach(5, 11) == range(3, 6)
+
+
 def test_padding_and_explicit_only_take_away_within_the_reach():
     padding = np.array([True, False, True, True])
     assert Mask(padding=padding).reach(3, 4) == range(4)

@@ -51,7 +51,6 @@ def scores(q: ArrayLike, k: ArrayLike, *, scale: float | None = None, softcap: f
 
     Raises:
         InputError: shapes that do not fit, numbers that are not finite, a softcap of 0 or less.
-
     """
     q, k = _numbers("q", q, "[H, T, D]"), _numbers("k", k, "[K, S, D]")
     _require_fit(q, k)
@@ -91,7 +90,6 @@ def weights(scores: ArrayLike, permitted: ArrayLike, *, sinks: ArrayLike | None 
 
     Raises:
         InputError: shapes that do not fit, numbers that are not finite.
-
     """
     s = _numbers("scores", scores, "[H, T, S]")
     allowed = _per_head(permitted, s.shape)  # [H, T, S]
@@ -140,7 +138,6 @@ def attend(
 
     Raises:
         InputError: shapes that do not fit one another or the mask, numbers that are not finite.
-
     """
     k, v = _numbers("k", k, "[K, S, D]"), _numbers("v", v, "[K, S, V]")
     if k.shape[:2] != v.shape[:2]:
@@ -161,7 +158,6 @@ def project(x: ArrayLike, w: ArrayLike) -> Floats:
 
     Raises:
         InputError: widths that differ, numbers that are not finite.
-
     """
     x, w = _numbers("x", x, "[T, M]"), _numbers("w", w, "[N, M]")
     if x.shape[-1] != w.shape[-1]:
@@ -204,7 +200,6 @@ def multi_head(
 
     Raises:
         InputError: shapes that do not fit, numbers that are not finite.
-
     """
     groups = heads if kv_heads is None else kv_heads
     q = _split("w_q", project(x_destination, w_q), heads)  # [H, T, D]

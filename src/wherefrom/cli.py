@@ -13,12 +13,36 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from typer.core import TyperGroup
 
 import wherefrom
 from wherefrom.errors import InputError, WherefromError
+from wherefrom.model.language import require_text
+
+
+class _Commands(TyperGroup):
+    """The commands, with our own endings: typer has others for Ctrl-C (no word) and for a closed pipe (exit code 1)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; bad input ends it with one sentence and exit code 2."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # here, where a closed pipe is still caught
+        except WherefromError as error:
+            print(f"wherefrom: {error}", file=sys.stderr)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            print("wherefrom: interrupted", file=sys.stderr)
+            sys.exit(130)
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        return result
+
 
 app = typer.Typer(
     name="wherefrom",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -39,21 +63,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs inst
 
 
 def main() -> NoReturn:
-    """Run the command line; bad input ends it with one sentence and exit code 2."""
+    """Run the command line and end the process."""
+    # Threads that wait for one another sleep instead of spinning: with one other busy process on two cores, a short
+    # trace takes a quarter of the time. It is read when torch is first imported; whoever has set it keeps their value.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # tokens of any script can be printed, whatever the locale says
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    try:
-        app()
-    except WherefromError as error:
-        print(f"wherefrom: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("wherefrom: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    app(prog_name="wherefrom")
     sys.exit(0)
 
 
@@ -119,13 +136,14 @@ def trace(
       echo "The capital of Italy is" | wherefrom trace --json | jq .sources
     """
     prompt = _read_text(text, file)
+    wanted, other = _one_of("target", target, target_id), _one_of("against", against, against_id)
     loaded = wherefrom.load(model, say=_say)
     with _progress(quiet=as_json) as progress:
         result = wherefrom.trace(
             loaded,
             prompt,
-            target=_one_of("target", target, target_id),
-            against=_one_of("against", against, against_id),
+            target=wanted,
+            against=other,
             position=position,
             layer=layer,
             head=head,
@@ -228,7 +246,18 @@ def example(
 
 
 def _read_text(text: str | None, file: Path | None) -> str:
-    """Return the prompt from the argument, a file, or standard input; of the last two a final newline is dropped."""
+    """Return the prompt; what no model can read is refused here, before a model is loaded or converted."""
+    prompt = _given_text(text, file)
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:  # bytes of the command line that are not UTF-8 come as surrogates
+        _decoded(os.fsencode(prompt), "the argument")
+    require_text(prompt)
+    return prompt
+
+
+def _given_text(text: str | None, file: Path | None) -> str:
+    """Return the argument, or a file's or standard input's text, without its final newline."""
     if file is not None:
         if text is not None:
             raise InputError(
@@ -266,7 +295,7 @@ def _decoded(data: bytes, where: str) -> str:
         raise InputError(
             f"the text in {where}",
             expected="UTF-8",
-            given=f"byte 0x{data[error.start]:02X} at {error.start}, which is not",
+            given=f"byte 0x{error.object[error.start]:02X} at {error.start}, which is not",
             way_out="Convert it first, for example: iconv -f LATIN1 -t UTF-8.",
             offset=error.start,
         ) from error

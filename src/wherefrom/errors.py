@@ -19,7 +19,6 @@ class WherefromError(Exception):
         given: what came instead, with its value.
         way_out: one sentence on how to go on.
         facts: anything a program may want to read (``path=...``, ``layer=...``); they become attributes.
-
     """
 
     def __init__(self, what: str, *, expected: str, given: str, way_out: str, **facts: Any) -> None:

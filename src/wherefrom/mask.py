@@ -37,7 +37,6 @@ class Mask:
 
     Raises:
         InputError: a window below 1, an offset below 0, an array that is not bool or of wrong dimensions.
-
     """
 
     causal: bool = True
@@ -78,7 +77,6 @@ class Mask:
 
         Raises:
             InputError: an index below 0, or beyond the padding or the explicit mask.
-
         """
         rows = _indices("destination row", destinations, self._limit(-2))
         columns = _indices("source column", sources, self._limit(-1))
@@ -99,7 +97,6 @@ class Mask:
 
         Raises:
             InputError: the padding or the explicit mask has another size.
-
         """
         if self.padding is not None and self.padding.shape != (S,):
             raise InputError(
@@ -126,7 +123,6 @@ class Mask:
 
         Raises:
             InputError: a row below 0.
-
         """
         position = self.offset + whole("the destination row", row, least=0)
         last = position if self.causal else S - 1

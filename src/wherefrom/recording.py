@@ -31,7 +31,6 @@ class Check:
         sum_error: the largest distance of a row's weights from summing to one.
         output_error: the largest distance of a rebuilt output from the kernel's own, as a share of the largest value.
         tolerance: what either may be at most, from the number format and the size of the scores.
-
     """
 
     rows: tuple[int, ...]
@@ -56,7 +55,6 @@ class Call:
         scale: what q . k is multiplied by to give the score.
         kernel: the kernel that computed the outputs and lse.
         checks: what its self-checks found, one for each time the kernel ran (once a chunk or a generated token).
-
     """
 
     layer: int
@@ -97,7 +95,6 @@ class Prediction:
         log_probabilities: their natural log-probabilities, over the whole vocabulary.
         next_id: the token that really came next, None at the end of the text.
         next_log_probability: its log-probability.
-
     """
 
     position: int
@@ -132,7 +129,6 @@ class Recording:
         written_from: the position of the first generated token, None if all of the text was given. Row t - 1 wrote
             token t.
         seconds: how long the pass took, wall clock, self-checks included.
-
     """
 
     model: ModelFacts
@@ -155,7 +151,6 @@ class Recording:
 
         Raises:
             InputError: there is no such layer in the recording.
-
         """
         for call in self.calls:
             if call.layer == layer and call.kind == "self":
@@ -174,7 +169,6 @@ class Recording:
 
         Raises:
             InputError: predictions of that position were not kept.
-
         """
         for prediction in self.predictions:
             if prediction.position == position:
@@ -194,7 +188,6 @@ def check_index(what: str, value: int, size: int) -> int:
 
     Raises:
         InputError: anything but 0 <= value < size.
-
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < size:
         raise InputError(

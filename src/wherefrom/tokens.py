@@ -92,7 +92,6 @@ class Token:
             share one character all carry that character's span; a token that is not in the text (a beginning
             mark) has an empty one.
         label: what a person sees (see `readable`); a part of a character says which: ``🙂 1/3``.
-
     """
 
     position: int
@@ -132,7 +131,6 @@ class Tokenizer:
     Args:
         inner: a tokenizer of the ``tokenizers`` library. It is changed in one way: a length limit or padding
             that came in its file is switched off, since both would silently change the prompt.
-
     """
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
@@ -150,7 +148,6 @@ class Tokenizer:
 
         Raises:
             ModelError: the file is missing, or is not one that the ``tokenizers`` library reads.
-
         """
         try:
             return cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
@@ -182,7 +179,6 @@ class Tokenizer:
         Raises:
             InputError: the text is not Unicode (undecodable bytes from a command line), or it holds a byte
                 that the vocabulary lacks, which the tokenizer would leave out without a word.
-
         """
         raw = _utf8(text)
         self._refuse_missing(text, raw)
@@ -203,7 +199,6 @@ class Tokenizer:
 
         Raises:
             InputError: the vocabulary has no token of one of the numbers.
-
         """
         numbers = tuple(ids)
         data = [self.token_bytes(number) for number in numbers]
@@ -222,7 +217,6 @@ class Tokenizer:
 
         Raises:
             InputError: the vocabulary has no token of this number.
-
         """
         if number in self._added:  # added tokens are written literally, in any vocabulary
             return self._added[number].encode()
@@ -254,7 +248,6 @@ class Tokenizer:
 
         Raises:
             InputError: there is no such token; ``pieces`` and ``ids`` name those that the text falls into.
-
         """
         raw = _utf8(text)
         in_letters = "".join(BYTE_TO_LETTER[byte] for byte in raw)

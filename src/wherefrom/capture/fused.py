@@ -33,7 +33,6 @@ class Limits:
         bias: what is added to the scores, [1, H or 1, T, S], 0 where permitted and -inf where not; None: everything is.
         causal: the kernel's own upper-left causal rule, used instead of a bias where it says the same.
         dead: bool [1, H or 1, T], the rows that may read nothing; None: there are none.
-
     """
 
     bias: Tensor | None = None
@@ -72,7 +71,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, limits: Limits, scale: float) -> 
 
     Raises:
         InputError: no keys at all, or shapes that do not belong together.
-
     """
     _check_shapes(q, k, v)
     if q.device.type == "cpu" and k.shape[-1] == v.shape[-1]:

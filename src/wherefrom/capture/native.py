@@ -59,7 +59,6 @@ def record(
     Raises:
         InputError: the prompt is empty, blank, or longer than the model's context.
         RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
-
     """
     tokens = read_prompt(model, text) if isinstance(text, str) else text
     recorder, start = Recorder(_layer_counter(model, progress)), time.perf_counter()
@@ -96,7 +95,6 @@ def record_generation(
     Raises:
         InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
         RecordingError: a kernel's output or lse failed the self-check.
-
     """
     prompt = read_prompt(model, text, room=check_count(max_tokens))
     recorder, start = Recorder(), time.perf_counter()

@@ -48,7 +48,6 @@ class Recorder:
 
     Raises:
         RecordingError: a self-check failed, or calls do not follow one another (another text in between).
-
     """
 
     def __init__(self, on_call: Callable[[int], None] | None = None) -> None:
@@ -61,8 +60,9 @@ class Recorder:
         limits = Limits.of_mask(mask, q.shape[2], k.shape[2], q)
         y, lse, kernel = attend(q, k, v, limits=limits, scale=scale)
         check = check_call(q, k, v, y, lse, mask=mask, scale=scale, site=site, kernel=kernel)
-        layer = self._layers.setdefault(site.layer, _Layer(site, mask, scale))
+        layer = self._layers.get(site.layer, _Layer(site, mask, scale))
         _require_next(layer, q, mask, site)
+        self._layers[site.layer] = layer
         layer.queries.append(q)
         layer.sums.append(lse)
         layer.keys, layer.values, layer.kernel = k, v, kernel

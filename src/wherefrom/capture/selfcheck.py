@@ -52,7 +52,6 @@ def check_call(
 
     Raises:
         RecordingError: the weights of a row do not sum to one, do not rebuild the output, or are not finite.
-
     """
     destinations, sources, kv_heads = q.shape[2], k.shape[2], k.shape[1]
     rows = rows_to_check(destinations, site.layer)
@@ -87,7 +86,7 @@ def _tolerance(q: Tensor, k: Tensor, scale: float, dtype: torch.dtype) -> float:
     """
     largest = float(q.norm(dim=-1).amax() * k.norm(dim=-1).amax()) * scale
     of_scores: float = torch.finfo(torch.float32).eps * q.shape[-1] ** 0.5 * (1.0 + largest)
-    return min(CEILING, 1e-5 + 4.0 * of_scores + 2.0 * torch.finfo(dtype).eps)
+    return min(CEILING, 1e-5 + 2.0 * of_scores + 2.0 * torch.finfo(dtype).eps)
 
 
 def _refusal(site: Site, kernel: str, sum_error: float, output_error: float, tolerance: float) -> RecordingError:

@@ -50,7 +50,6 @@ class Knockouts:
         rows: how many versions of the position were run.
         seconds: wall clock.
         exactness: how exact the numbers are.
-
     """
 
     destination: int
@@ -76,7 +75,6 @@ class HeadKnockouts:
         rows: how many versions of the position were run.
         seconds: wall clock.
         exactness: how exact the numbers are.
-
     """
 
     sources: tuple[int, ...]
@@ -112,7 +110,6 @@ class LastPosition:
 
     Raises:
         InputError: the recording has one token, or another model made it.
-
     """
 
     def __init__(self, model: LanguageModel, recording: Recording) -> None:
@@ -283,7 +280,6 @@ def knock_out(
 
     Raises:
         InputError: a source out of range, an empty group, or a group that leaves nothing to read.
-
     """
     start = time.perf_counter()
     scope = (scope or Scope()).checked(last.recording)
@@ -321,7 +317,6 @@ def knock_out_heads(
 
     Raises:
         InputError: a source, layer or head out of range.
-
     """
     start = time.perf_counter()
     model = last.recording.model

@@ -51,14 +51,15 @@ class CarriedSource:
 
     Attributes:
         source: its position.
-        carriers: heads, the largest knock-out first.
-        others: how many heads are not listed.
-        others_nats: what their single knock-outs add up to.
-
+        carriers: heads, those first whose knock-out goes furthest the way of the source's own.
+        opposing: the head whose knock-out goes furthest the other way, None if none does.
+        others: how many heads are not among the carriers.
+        others_nats: what their single knock-outs add up to, the opposing head's included.
     """
 
     source: int
     carriers: tuple[Carrier, ...]
+    opposing: Carrier | None
     others: int
     others_nats: float
 
@@ -84,7 +85,6 @@ class Aim:
         label: the token, readable.
         against_label: the other token of a difference, or None.
         probability: the token's probability, nothing cut.
-
     """
 
     target: Target
@@ -107,7 +107,6 @@ class Trace:
         knockouts: the measured direct knock-out of each source.
         carried: for the strongest sources, the heads that carried them.
         cost: what it took.
-
     """
 
     recording: Recording
@@ -166,7 +165,11 @@ class Trace:
                 for token, (label, probability) in zip(prediction.ids, self.predicted, strict=True)
             ],
             "actual_next_id": self.actual_next,
-            "scope": {**asdict(self.scope), "text": self.scope.describe(self.recording)},
+            "scope": {
+                "layers": None if self.scope.layers is None else list(self.scope.layers),
+                "heads": None if self.scope.heads is None else list(self.scope.heads),
+                "text": self.scope.describe(self.recording),
+            },
             "sources": [self._source_json(source) for source in range(len(self.tokens))],
             "heads": [_carried_json(carried) for carried in self.carried],
             "units": {
@@ -221,10 +224,11 @@ def trace(
 
     Raises:
         InputError: an empty, blank, one-token or too long prompt; a target that is not one token; a position, layer
-            or head out of range.
+            or head out of range; a number of sources or heads below 0.
         RecordingError: a kernel failed the self-check.
-
     """
+    _require_count("carried_sources", carried_sources)
+    _require_count("carriers", carriers)
     tell = progress or (lambda what, done, total: None)
     tokens, actual_next = _up_to(read_prompt(model, text), position)
     scope = _scope(model, layer, head)
@@ -253,7 +257,7 @@ def trace(
         scope=scope,
         weights=mean_row(recording, last.position, scope),
         knockouts=measured,
-        carried=tuple(_carried(recording, heads, index, carriers) for index in range(len(heads.sources))),
+        carried=tuple(_carried(recording, measured, heads, index, carriers) for index in range(len(heads.sources))),
         cost=_cost(recording, measured, heads),
     )
 
@@ -272,6 +276,13 @@ def _up_to(tokens: Tokens, position: int | None) -> tuple[Tokens, int | None]:
     if last == len(tokens) - 1:
         return tokens, None
     return Tokens(tokens.text[: tokens[last].span[1]], tokens.items[: last + 1]), tokens.ids[last + 1]
+
+
+def _require_count(what: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError(
+            what, expected="a whole number from 0 up", given=repr(value), way_out="0 leaves them out.", value=value
+        )
 
 
 def _scope(model: LanguageModel, layer: int | None, head: int | None) -> Scope:
@@ -298,16 +309,21 @@ def _worth_a_look(measured: Knockouts, most: int) -> list[int]:
     return [int(source) for source in order if abs(measured.nats[source]) >= CARRIED_FROM]
 
 
-def _carried(recording: Recording, measured: HeadKnockouts, index: int, most: int) -> CarriedSource:
-    nats = measured.nats[index]  # layers x heads
-    order = np.argsort(-np.abs(nats), axis=None, kind="stable")[:most]
-    source, carriers = measured.sources[index], []
-    for layer_index, head_index in zip(*np.unravel_index(order, nats.shape), strict=True):
-        layer, head = measured.layers[layer_index], measured.heads[head_index]
+def _carried(recording: Recording, measured: Knockouts, heads: HeadKnockouts, index: int, most: int) -> CarriedSource:
+    nats, source = heads.nats[index], heads.sources[index]  # layers x heads
+    way = 1.0 if measured.nats[source] >= 0 else -1.0
+    order = np.argsort(-way * nats, axis=None, kind="stable")
+
+    def carrier(place: int) -> Carrier:
+        layer_index, head_index = np.unravel_index(place, nats.shape)
+        layer, head = heads.layers[layer_index], heads.heads[head_index]
         weight = row_of_weights(recording.call(layer), len(recording) - 1)[head, source]
-        carriers.append(Carrier(layer, head, float(nats[layer_index, head_index]), float(weight)))
-    listed = sum(carrier.nats for carrier in carriers)
-    return CarriedSource(source, tuple(carriers), nats.size - len(carriers), float(nats.sum()) - listed)
+        return Carrier(layer, head, float(nats[layer_index, head_index]), float(weight))
+
+    listed = tuple(carrier(int(place)) for place in order[:most])
+    against = carrier(int(order[-1])) if nats.size > most and way * nats.flat[order[-1]] < 0 else None
+    rest = float(nats.sum()) - sum(one.nats for one in listed)
+    return CarriedSource(source, listed, against, nats.size - len(listed), rest)
 
 
 def _cost(recording: Recording, measured: Knockouts, heads: HeadKnockouts) -> Cost:
@@ -324,9 +340,19 @@ def _cost(recording: Recording, measured: Knockouts, heads: HeadKnockouts) -> Co
 def _carried_json(carried: CarriedSource) -> dict[str, Any]:
     return {
         "source": carried.source,
-        "carriers": [{**asdict(c), "nats": _rounded(c.nats), "weight": _rounded(c.weight)} for c in carried.carriers],
+        "carriers": [_carrier_json(carrier) for carrier in carried.carriers],
+        "opposing": None if carried.opposing is None else _carrier_json(carried.opposing),
         "others": carried.others,
         "others_nats": _rounded(carried.others_nats),
+    }
+
+
+def _carrier_json(carrier: Carrier) -> dict[str, Any]:
+    return {
+        "layer": carrier.layer,
+        "head": carrier.head,
+        "nats": _rounded(carrier.nats),
+        "weight": _rounded(carrier.weight),
     }
 
 

@@ -37,7 +37,6 @@ class ModelIdentity:
     Attributes:
         name: the folder's name.
         path: the folder.
-
     """
 
     name: str
@@ -65,7 +64,6 @@ class Checkpoint:
             With tied embeddings there is no ``lm_head.weight``.
         tokenizer: its vocabulary.
         identity: its name and checksum.
-
     """
 
     config: Config
@@ -84,7 +82,6 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
     Raises:
         ModelError: something is missing, damaged, of the wrong shape, not a number, or more than the model
             uses. ``path``, ``tensor`` or ``field`` say what.
-
     """
     if not folder.is_dir():
         raise _refusal(f"{folder}", "a folder", "a file" if folder.exists() else "nothing there", path=folder)

@@ -49,7 +49,6 @@ class Config:
         eos_ids: the marks a text may end with.
         attention_bias: whether the four attention matrices have biases.
         mlp_bias: whether the three feed-forward matrices have biases.
-
     """
 
     architecture: str
@@ -80,7 +79,6 @@ class Config:
         Raises:
             ModelError: a field is missing, makes no sense, or asks for something that the transformer does
                 not compute. ``path``, ``field`` and ``value`` say which.
-
         """
         read = _Fields(fields, where)
         architecture = read.architecture()

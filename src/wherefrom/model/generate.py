@@ -33,7 +33,6 @@ class Sampling:
     Raises:
         InputError: a temperature that is not above 0, top_k below 1, top_p outside (0, 1], a seed out of range, or any
             of top_k, top_p and seed without a temperature.
-
     """
 
     temperature: float | None = None
@@ -133,7 +132,6 @@ def steps(
         sampling: greedy unless given.
         stop_ids: generation ends after one of these, which is yielded too.
         attention: computes every layer's attention, such as a recorder.
-
     """
     choose = (sampling or Sampling()).chooser()
     unread = torch.tensor([list(ids)])  # 1 T
@@ -156,7 +154,6 @@ class Generated:
         ids: the tokens written, the mark included.
         ended: whether the model ended the text itself; if not, it stopped at the limit of tokens.
         seconds: wall clock, the reading of the prompt included.
-
     """
 
     prompt: str
@@ -188,7 +185,6 @@ def generate(
 
     Raises:
         InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
-
     """
     start = time.perf_counter()
     prompt = read_prompt(model, text, room=check_count(max_tokens))
@@ -214,7 +210,6 @@ def check_count(max_tokens: int) -> int:
 
     Raises:
         InputError: it is not.
-
     """
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(

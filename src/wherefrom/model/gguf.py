@@ -63,7 +63,6 @@ def convert(source: Path, folder: Path) -> None:
     Raises:
         ModelError: the file is missing, damaged, or of a kind that is not supported.
         OSError: the folder cannot be written.
-
     """
     with _sound(source):
         reader = gguf.GGUFReader(source)
@@ -270,7 +269,7 @@ def _tokenizer(fields: _Metadata, config: Config) -> tokenizers.Tokenizer:
 
 
 def _tokenizer_config(fields: _Metadata, config: Config, tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return what transformers needs to read tokenizer.json as it is, not rebuilt by its own llama rules."""
+    """Return what tokenizer.json leaves unsaid and transformers asks for: its class, its marks, the chat template."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": None if config.bos_id is None else tokenizer.id_to_token(config.bos_id),

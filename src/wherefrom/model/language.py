@@ -30,7 +30,6 @@ class LanguageModel:
     Attributes:
         transformer: the module; token ids in, logits out.
         checkpoint: where it came from: its configuration, its tokenizer and its identity.
-
     """
 
     transformer: Transformer
@@ -71,11 +70,11 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
 
     Raises:
         ModelError: the folder or its files are missing, incomplete, damaged, or of an unknown architecture.
-
     """
     if source is None or source == DEFAULT:
         found: list[Sequence[str]] = []
-        check = Thread(target=lambda: found.append(store.verify(store.default_folder())))
+        cached = store.default_folder()
+        check = Thread(target=lambda: found.append(store.verify(cached)))
         check.start()
         from wherefrom.model.checkpoint import (
             read_folder,  # a second of importing torch, while the thread reads
@@ -103,15 +102,8 @@ def read_prompt(model: LanguageModel, text: str, *, room: int = 0) -> Tokens:
 
     Raises:
         InputError: the text is empty or blank, is not UTF-8, or does not fit into the model's context.
-
     """
-    if not text.strip():
-        raise InputError(
-            "the prompt",
-            expected="some text",
-            given="nothing" if not text else f"only blanks ({text[:20]!r})",
-            way_out="Write the text whose next token you want to trace.",
-        )
+    require_text(text)
     tokens = model.tokenizer.encode(text)
     if len(tokens) + room > model.config.context:
         behind = f" and room for {room} more" if room else ""
@@ -124,3 +116,18 @@ def read_prompt(model: LanguageModel, text: str, *, room: int = 0) -> Tokens:
             context=model.config.context,
         )
     return tokens
+
+
+def require_text(text: str) -> None:
+    """Refuse a prompt that has nothing to read.
+
+    Raises:
+        InputError: it is empty or blank.
+    """
+    if not text.strip():
+        raise InputError(
+            "the prompt",
+            expected="some text",
+            given="nothing" if not text else f"only blanks ({text[:20]!r})",
+            way_out="Write the text whose next token you want to trace.",
+        )

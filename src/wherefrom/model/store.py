@@ -67,7 +67,6 @@ def cache_folder() -> Path:
 
     Raises:
         ModelError: there is no home folder to put it in.
-
     """
     chosen = os.environ.get("WHEREFROM_CACHE")
     if chosen:
@@ -99,7 +98,6 @@ def default_model(
     Raises:
         ModelError: there is no sound copy and none can be made: the package that carries the weights is
             missing or damaged, or the cache cannot be written.
-
     """
     folder = default_folder()
     damage = verify(folder) if verified is None else verified
@@ -170,7 +168,6 @@ def find_source() -> Source:
 
     Raises:
         ModelError: the package is missing, of another version, or its file is not the one it was packed with.
-
     """
     try:
         package = importlib.metadata.distribution(PACKAGE)

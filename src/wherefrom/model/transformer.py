@@ -109,7 +109,6 @@ class KeyValueCache:
         config: the model's.
         capacity: how many positions fit; asking for more is an `InputError`.
         batch: rows read side by side.
-
     """
 
     def __init__(self, config: Config, capacity: int, batch: int = 1, dtype: torch.dtype = torch.float32) -> None:
@@ -245,7 +244,6 @@ class Transformer(nn.Module):
 
         Raises:
             InputError: no token, or more tokens than the model's context.
-
         """
         x = self.stream(ids, attention=attention, cache=cache)  # B T M
         return self.logits(x[:, -1:] if last_only else x)

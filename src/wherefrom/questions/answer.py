@@ -36,7 +36,6 @@ class Answer:
         exactness: how exact the numbers are.
         left_out: what the table does not show, as a sentence.
         remainder: the same as a number, in the unit of the first column that has one.
-
     """
 
     question: str
@@ -92,7 +91,6 @@ class Window:
             row of a destination that may read nothing is masked.
         exactness: how exact the numbers are.
         left_out: for each row, the share that lies on sources outside the window.
-
     """
 
     question: str

@@ -17,7 +17,7 @@ from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights,
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_index
 
-EXACTNESS = "exact: recomputed in double precision from the recorded q, k and float32 lse"
+EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
 MOST_CELLS = 2**24
 """A window of more cells (16.8 million, 134 MB) is refused: nobody reads it."""
 
@@ -41,7 +41,6 @@ def sources(
 
     Raises:
         InputError: a position, layer or head out of range, or top below 1.
-
     """
     i = len(recording) - 1 if destination is None else check_index("position", destination, len(recording))
     scope = _scope(recording, layer, head)
@@ -80,7 +79,6 @@ def readers(
 
     Raises:
         InputError: a position, layer or head out of range, or top below 1.
-
     """
     j = check_index("position", source, len(recording))
     scope = _scope(recording, layer, head)
@@ -117,7 +115,6 @@ def weights(
 
     Raises:
         InputError: anything out of range, an empty range, or more than 16.8 million cells.
-
     """
     call = recording.call(check_index("layer", layer, recording.model.layers))
     head = check_index("head", head, call.heads)

@@ -16,7 +16,6 @@ class Scope:
     Attributes:
         layers: layer numbers, from 0.
         heads: head numbers within a layer, from 0.
-
     """
 
     layers: tuple[int, ...] | None = None
@@ -27,7 +26,6 @@ class Scope:
 
         Raises:
             InputError: the model has no such layer or head, or none is chosen.
-
         """
         return Scope(
             _chosen("layer", self.layers, recording.model.layers),

@@ -27,7 +27,6 @@ def parse_matrix(name: str, text: str) -> Floats:
     Raises:
         InputError: no row, an empty row, rows of different lengths, something that is not a finite number.
             Its facts are ``row`` and, for a bad number, ``column``, both counted from 1.
-
     """
     rows = text.strip().removesuffix(";").split(";")
     matrix = [_row(name, number, row) for number, row in enumerate(rows, start=1)]

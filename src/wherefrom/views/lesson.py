@@ -65,7 +65,6 @@ def example_tables(
 
     Raises:
         InputError: tokens and vectors of different counts, more than one head, and all that `attend` refuses.
-
     """
     case = _case(tokens, q, k, v, mask, scale)
     sections = [_heading(case), _vectors(case), _scores(case), _weights(case), _outputs(case), _worked(case)]

@@ -17,11 +17,13 @@ from rich.text import Text
 from wherefrom.tokens import readable
 
 if TYPE_CHECKING:  # drawing a trace needs no torch
-    from wherefrom.evidence.trace import CarriedSource, Trace
+    from wherefrom.evidence.trace import CarriedSource, Carrier, Trace
 
 WIDTH = 80
 BAR = 12
 TOKEN = 22
+LABEL = 40
+"""No label in running text is wider: vocabularies hold lines of 80 signs as one token."""
 SINK_FROM = 0.25
 """A first token with a larger share of the weight gets a sentence of its own."""
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -41,7 +43,6 @@ def trace_lines(trace: Trace, *, top: int = 10) -> Iterator[Text]:
         trace: from `wherefrom.trace`.
         top: how many sources to list; the others are counted and summed in a line of their own. The source
             with the largest weight is always listed.
-
     """
     yield _headline(trace)
     yield Text()
@@ -84,7 +85,7 @@ def _prompt(trace: Trace) -> Iterator[Text]:
         first -= 1
         room -= cell_len(pieces[first][0])
     words = [("… ", "dim")] if first else []
-    words += [*pieces[first:], (" → ", "dim"), (quoted(trace.aim.label), "bold")]
+    words += [*pieces[first:], (" → ", "dim"), (_shortened(trace.aim.label), "bold")]
     line = Text("  ")
     for word, style in words:
         if line.cell_len + cell_len(word) > WIDTH:
@@ -101,19 +102,20 @@ def _pieces(trace: Trace) -> list[tuple[str, str]]:
     for token in trace.tokens:
         start, stop = max(end, token.span[0]), token.span[1]
         if stop > start:
-            pieces.append((readable(text[start:stop]), "bold red" if token.position in strong else ""))
+            label = _fitted(readable(text[start:stop]), LABEL, pad=False)
+            pieces.append((label, "bold red" if token.position in strong else ""))
             end = stop
     return pieces
 
 
 def _predicted(trace: Trace) -> Iterator[Text]:
     aim = trace.aim
-    likeliest = [_solid(f"{quoted(label)} {_percent(p)}") for label, p in trace.predicted]
+    likeliest = [f"{_named(label)}{HARD_BLANK}{_percent(p)}" for label, p in trace.predicted]
     yield from _flow(f"predicted next: {', '.join(likeliest)}", indent="  ")
-    label = _solid(quoted(aim.label))
+    label = _named(aim.label)
     if aim.against_label is not None:
         lead = _solid(f"{trace.knockouts.before:+.2f} nats")
-        yield from _flow(f"target: the lead of {label} over {_solid(quoted(aim.against_label))}, {lead}", indent="  ")
+        yield from _flow(f"target: the lead of {label} over {_named(aim.against_label)}, {lead}", indent="  ")
     elif aim.target.id != trace.recording.prediction(trace.position).ids[0]:
         yield from _flow(f"target: {label}, {_percent(aim.probability)}", indent="  ")
     if trace.actual_next is not None:
@@ -125,7 +127,7 @@ def _sources(trace: Trace, top: int) -> Iterator[Text]:
     heaviest = int(trace.weights.argmax())
     if heaviest not in listed:
         listed.append(heaviest)  # the weight that would mislead is always beside its knock-out
-    own = _solid(quoted(trace.tokens[trace.position].label))
+    own = _named(trace.tokens[trace.position].label)
     yield from _flow(f"What position {trace.position}, {own}, read: its weight, and what cutting it costs", "bold")
     yield Text(f"{'at':>6}  {'source':<{TOKEN}}  {'weight':<{8 + BAR}}  knock-out, nats", "dim")
     most_weight, most_nats = float(trace.weights.max()), float(abs(trace.nats).max())
@@ -136,7 +138,7 @@ def _sources(trace: Trace, top: int) -> Iterator[Text]:
         yield _others_row(trace, others)
     yield from _flow(f"weight: {trace.scope.describe(trace.recording)}", "dim")
     loser = "the lead" if trace.aim.against_label is not None else "the log-probability"
-    of = _solid(quoted(trace.aim.label))
+    of = _named(trace.aim.label)
     yield from _flow(f"knock-out: what {loser} of {of} loses when the edge is cut in all of them", "dim")
 
 
@@ -167,22 +169,27 @@ def _heads(trace: Trace) -> Iterator[Text]:
     for carried in trace.carried:
         yield from _carried(trace, carried)
     yield from _flow(
-        "L24 H4 is head 4 of layer 24. A head cut alone may be replaced by others: parts need not sum to the whole.",
+        "L24 H4 is head 4 of layer 24. Heads stand in for one another, so what each costs alone need not add up "
+        "to what the source costs.",
         "dim",
     )
 
 
 def _carried(trace: Trace, carried: CarriedSource) -> Iterator[Text]:
-    heads = [
-        f"{f'L{c.layer} H{c.head}':<7} {_signed(c.nats):>5} {f'({_percent(c.weight)})':<9}" for c in carried.carriers
-    ]
+    heads = [_carrier(carrier) for carrier in carried.carriers]
     lines = ["  ".join(heads[start : start + 2]).rstrip() for start in range(0, len(heads), 2)]
     if carried.others:
         lines.append(f"the other {carried.others} heads add up to {_signed(carried.others_nats)}")
+    if carried.opposing is not None and abs(carried.opposing.nats) >= 0.005:
+        lines.append(f"{_carrier(carried.opposing).rstrip()} goes furthest the other way")
     margin = f"{carried.source:>6}  {_fitted(quoted(trace.tokens[carried.source].label), TOKEN)} "
     for line in lines:
         yield Text(margin + line)
         margin = " " * (9 + TOKEN)
+
+
+def _carrier(carrier: Carrier) -> str:
+    return f"{f'L{carrier.layer} H{carrier.head}':<7} {_signed(carrier.nats):>5} {f'({_percent(carrier.weight)})':<9}"
 
 
 def _sink(trace: Trace) -> Iterator[Text]:
@@ -190,7 +197,7 @@ def _sink(trace: Trace) -> Iterator[Text]:
     share, nats = float(trace.weights[0]), float(trace.nats[0])
     if share < SINK_FROM:
         return
-    first = _solid(quoted(trace.tokens[0].label))
+    first = _named(trace.tokens[0].label)
     spread = ": what it held is then spread over the other sources" if abs(nats) >= 0.05 else ""
     yield from _flow(
         f"The first token, {first}, takes {_percent(share)} of the weight. Many heads rest on the first token "
@@ -207,8 +214,9 @@ def _cost(trace: Trace) -> Iterator[Text]:
         f"{calls} calls checked, largest error {trace.largest_check_error:.0e}); {len(trace.nats)} sources "
         f"cut in {cost.knockout_seconds:.2f} s"
     )
-    if cost.head_rows:
-        text += f", {cost.head_rows} single heads in {cost.head_seconds:.2f} s"
+    heads = sum(len(carried.carriers) + carried.others for carried in trace.carried)
+    if heads:
+        text += f", {heads} single heads in {cost.head_seconds:.2f} s"
     yield from _flow(text, "dim")
 
 
@@ -226,6 +234,15 @@ def _flow(text: str, style: str = "", *, indent: str = "") -> Iterator[Text]:
 
 def _solid(text: str) -> str:
     return text.replace(" ", HARD_BLANK)
+
+
+def _shortened(label: str) -> str:
+    return _fitted(quoted(label), LABEL, pad=False)
+
+
+def _named(label: str) -> str:
+    """Return a label as it stands in running text: quoted, not too wide, on one line."""
+    return _solid(_shortened(label))
 
 
 def _percent(share: float) -> str:

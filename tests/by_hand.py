@@ -1,0 +1,31 @@
+"""Recordings made by hand, without a model: any mask, any heads, weights that one can do on paper."""
+
+import numpy as np
+
+from wherefrom.attention import Mask, attend
+from wherefrom.recording import Call, ModelFacts, Recording
+from wherefrom.tokens import Token, Tokens
+
+
+def call_of(q, k, v=None, *, mask=None, scale=1.0, layer=0):
+    """The call that records q [H, T, D] over k [K, S, D], its lse from the double-precision page."""
+    q, k = np.asarray(q, np.float32), np.asarray(k, np.float32)
+    v = np.zeros_like(k) if v is None else np.asarray(v, np.float32)
+    mask = Mask() if mask is None else mask
+    lse = attend(q, k, v, mask, scale=scale).lse.filled(-np.inf).astype(np.float32)
+    return Call(layer, f"layer {layer}", "self", q, k, v, lse, mask, scale, "by hand", ())
+
+
+def random_call(mask, *, heads=6, kv_heads=2, length=7, head_size=5, layer=0, seed=11):
+    draw = np.random.default_rng(seed)
+    q, k, v = (2 * draw.standard_normal((count, length, head_size)) for count in (heads, kv_heads, kv_heads))
+    return call_of(q, k, v, mask=mask, scale=0.6, layer=layer)
+
+
+def recording_of(*calls, letters=None):
+    """A recording of those calls, one a layer; its text is a letter a position."""
+    heads, length, head_size = calls[0].q.shape
+    text = letters or "abcdefghijklmnopqrstuvwxyz"[:length]
+    items = tuple(Token(at, ord(x), x, x.encode(), (at, at + 1), x) for at, x in enumerate(text))
+    facts = ModelFacts("by hand", "0" * 64, len(calls), heads, calls[0].k.shape[0], head_size, 100)
+    return Recording(facts, Tokens(text, items), calls, (), None, 0.0)

@@ -1,0 +1,33 @@
+"""What every test stands on: offline, fresh memory full of NaN, one small random model and the real one."""
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # many small kernels: do not spin on a shared machine
+
+import pytest
+import torch
+
+import wherefrom
+from small import write_small_model
+
+torch.use_deterministic_algorithms(True)  # also fills fresh tensors with NaN, so that nothing unwritten passes
+
+
+@pytest.fixture(scope="session")
+def smollm() -> wherefrom.LanguageModel:
+    """SmolLM2-135M-Instruct, from the user's cache (converted at first use)."""
+    return wherefrom.load()
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder of the Llama family: random weights, odd sizes, a tokenizer of single bytes."""
+    return write_small_model(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def small(small_folder: Path) -> wherefrom.LanguageModel:
+    """The model in that folder: 3 layers, 6 query heads on 2, head size 10."""
+    return wherefrom.load(small_folder)

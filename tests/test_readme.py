@@ -1,0 +1,52 @@
+"""The README is run: its Python blocks, its commands' names, and the sample that it opens with."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wherefrom
+from wherefrom.views.terminal import trace_lines
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SAMPLE = re.compile(r'<!-- sample: wherefrom trace "(?P<text>[^"]+)" -->\n```text\n(?P<shown>.*?)```', re.DOTALL)
+MEASURED = re.compile(r"\d+\.\d\d s|\d+e-\d\d")
+
+
+def as_shown(model: wherefrom.LanguageModel, text: str) -> str:
+    return "".join(f"{line.plain.rstrip()}\n" for line in trace_lines(wherefrom.trace(model, text)))
+
+
+def test_sample_is_what_the_command_prints(smollm: wherefrom.LanguageModel) -> None:
+    samples = list(SAMPLE.finditer(README))
+    assert len(samples) == 1
+    printed = as_shown(smollm, samples[0]["text"])
+    # how long it took is this machine's; the rest of the text, line breaks aside, is the same everywhere
+    masked = [MEASURED.sub("_", text).split() for text in (printed, samples[0]["shown"])]
+    assert masked[0] == masked[1]
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_python_blocks_run(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_every_command_named_exists() -> None:
+    named = set(re.findall(r"^(?:.*\| )?wherefrom (\w+)", README, re.MULTILINE))
+    assert named >= {"trace", "generate", "example"}
+    listing = subprocess.run(
+        [sys.executable, "-m", "wherefrom", "--help"], check=True, capture_output=True, text=True, env=os.environ
+    ).stdout
+    commands = set(re.findall(r"^  (\w+) ", listing.split("Commands:")[1], re.MULTILINE))
+    assert named <= commands
+
+
+def test_files_linked_exist() -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", README) + re.findall(r"`((?:src|docs|benchmarks)/[\w./-]+)`", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
