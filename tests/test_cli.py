@@ -420,6 +420,7 @@ def started(*arguments, **how):
     """The command line as a process of its own."""
     code = "from wherefrom.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", **how.pop("env", {})}
+    environment.pop("PYTHONUNBUFFERED", None)  # a pipe's last words are then written at the very end
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env=environment,

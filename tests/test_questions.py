@@ -156,7 +156,7 @@ source  token          weight         largest  layer  head
      2      z          0.4167          0.6667      0     0
      1      y          0.3056          0.3333      0     1
 Not listed: 1 more source with 0.2778 of the weight.
-exact: recomputed in double precision from the recorded q, k and float32 lse"""
+exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"""
 
 READERS = """\
 Who reads position 1 ("y")? layer 0, head 0
@@ -164,7 +164,7 @@ destination  token          weight         largest  layer  head
                     share of a row  share of a row
           1      y          0.6667          0.6667      0     0
 Not listed: 1 more destination with 0.2222 of a row in all.
-exact: recomputed in double precision from the recorded q, k and float32 lse"""
+exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"""
 
 
 def test_answers_as_text(paper):
@@ -176,7 +176,7 @@ def test_a_window_says_what_it_is(paper):
     window = weights(paper, layer=0, head=1, destinations=range(1, 3), sources=range(1))
     assert window.question == "How does head 1 of layer 0 weight sources 0 to 0 for destinations 1 to 2?"
     assert window.unit == "share of the destination's row"
-    assert window.exactness.startswith("exact: recomputed in double precision")
+    assert window.exactness.startswith("exact: recomputed from the recorded q, k and lse")
 
 
 @pytest.mark.parametrize("scope", [{}, {"layer": 1}, {"head": 4}, {"layer": 2, "head": 0}], ids=str)

@@ -176,9 +176,9 @@ def test_rows_to_check(destinations: int) -> None:
         assert rows == sorted(set(rows))
         assert set(rows) <= set(range(destinations))
         assert {0, destinations - 1} <= set(rows)
-        assert len(rows) <= 4
+        assert len(rows) <= 3
     if destinations == 1000:
-        assert len({row for rows in chosen for row in rows}) > 100  # the layers look at different rows
+        assert len({row for rows in chosen for row in rows}) > 50  # the layers look at different rows
 
 
 def dead_row() -> tuple[dict[str, Tensor], Mask]:

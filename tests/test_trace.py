@@ -146,8 +146,13 @@ def test_listed_heads_and_the_others_are_all_heads(small, sources, heads):
         assert len(listed) == min(heads, 18)
         assert len(listed) + carried.others == 18
         assert sum(listed) + carried.others_nats == pytest.approx(measured.sum(), abs=1e-4)
-        assert np.allclose(np.abs(listed), sorted(np.abs(measured).ravel(), reverse=True)[: len(listed)], atol=1e-5)
-        for carrier in carried.carriers:
+        way = np.sign(traced.nats[carried.source])
+        ordered = sorted(way * measured.ravel(), reverse=True)
+        assert np.allclose(way * np.array(listed), ordered[: len(listed)], atol=1e-5)
+        assert (carried.opposing is None) == (carried.others == 0 or ordered[-1] >= 0)
+        if carried.opposing is not None:
+            assert way * carried.opposing.nats == pytest.approx(ordered[-1], abs=1e-5)
+        for carrier in filter(None, (*carried.carriers, carried.opposing)):
             assert carrier.nats == pytest.approx(measured[carrier.layer, carrier.head], abs=1e-5)
             row = wherefrom.weights(traced.recording, layer=carrier.layer, head=carrier.head).values[18]
             assert carrier.weight == pytest.approx(row[carried.source], abs=1e-9)
@@ -334,6 +339,14 @@ def test_no_line_is_wider_than_80_cells_and_nothing_raw_comes_out(request, name,
         json.dumps(traced.to_json(), allow_nan=False)
 
 
+def test_wide_labels_break_their_line_in_time(traced):
+    wide = replace(traced, predicted=tuple((f"中文{'字' * length}", 0.1) for length in range(3, 18)))
+    lines = [line.plain for line in trace_lines(wide)]
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert sum("字" in line for line in lines) > 3
+    assert "".join(lines).count("字") == sum(range(3, 18))
+
+
 def test_markup_is_shown_as_it_is(wordy):
     traced = trace(wordy, "see [bold]x[/bold] and [/nothing] now")
     prompt = printed(traced).splitlines()[2]
@@ -416,17 +429,16 @@ knock-out: what the log-probability of " Mary" loses when the edge is cut in all
 of them
 
 Heads that carried them: the edge cut in one head alone, nats (its weight)
-     1  " Mary"                L24 H4  -0.05 (81.0%)    L28 H1  +0.04 (31.5%)
-                               L23 H0  +0.04 (68.9%)    L23 H5  +0.02 (19.0%)
-                               the other 266 heads add up to +0.01
+     1  " Mary"                L28 H1  +0.04 (31.5%)    L23 H0  +0.04 (68.9%)
+                               L23 H5  +0.02 (19.0%)    L23 H7  +0.01 (47.1%)
+                               the other 266 heads add up to -0.05
+                               L24 H4  -0.05 (81.0%) goes furthest the other way
      9  " John"                L20 H0  +0.10 (78.5%)    L23 H3  +0.07 (74.0%)
-                               L19 H2  +0.01 (42.7%)    L28 H1  -0.01 (20.9%)
-                               the other 266 heads add up to +0.03
-    10  " gave"                L9 H6   +0.01 (21.4%)    L18 H1  +0.01 (37.0%)
-                               L10 H6   0.00 (54.0%)    L1 H6    0.00 (57.6%)
+                               L19 H2  +0.01 (42.7%)    L24 H4  +0.01 (6.9%)
                                the other 266 heads add up to +0.02
-L24 H4 is head 4 of layer 24. A head cut alone may be replaced by others: parts
-need not sum to the whole.
+                               L28 H1  -0.01 (20.9%) goes furthest the other way
+L24 H4 is head 4 of layer 24. Heads stand in for one another, so what each costs
+alone need not add up to what the source costs.
 
 The first token, "When", takes 37.9% of the weight. Many heads rest on the first
 token whatever it says (an attention sink), so that weight is no evidence that
@@ -439,7 +451,7 @@ feed-forward layers and the residual stream after it. The knock-out is measured;
 the two often disagree.
 
 read and recorded in # s (1.6 MB; 30 of 30 calls checked, largest error #); 14
-sources cut in # s, 810 single heads in # s
+sources cut in # s, 540 single heads in # s
 """
 
 

@@ -114,7 +114,7 @@ def trace(
     layer: Annotated[int | None, typer.Option(help="Look at and cut in this layer only (from 0).")] = None,
     head: Annotated[int | None, typer.Option(help="Look at and cut in this head only (from 0).")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many sources to list; the rest is summed.")] = 10,
-    carried: Annotated[int, typer.Option(min=0, help="For how many sources each head is cut alone.")] = 3,
+    carried: Annotated[int, typer.Option(min=0, help="For how many sources each head is cut alone.")] = 2,
     model: Model = "smollm2",
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from wherefrom.errors import InputError
 from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer
 
-VOCABULARY_STRIP = 4096
+VOCABULARY_STRIP = 1024
 """Logits formed together, for all rows: they stay in the processor's cache, where a whole row's would not."""
 
 

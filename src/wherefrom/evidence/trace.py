@@ -203,7 +203,7 @@ def trace(
     position: int | None = None,
     layer: int | None = None,
     head: int | None = None,
-    carried_sources: int = 3,
+    carried_sources: int = 2,
     carriers: int = 4,
     progress: Progress | None = None,
 ) -> Trace:

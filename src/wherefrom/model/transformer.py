@@ -132,6 +132,20 @@ class KeyValueCache:
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
 
+class Linear(nn.Linear):
+    """`torch.nn.Linear` whose weights are not drawn at random when it is made: they are loaded."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
+class Embedding(nn.Embedding):
+    """`torch.nn.Embedding` whose rows are not drawn at random when it is made: they are loaded."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
 class Attention(nn.Module):
     """The attention sublayer: three projections, the attention function head by head, the output projection."""
 
@@ -139,10 +153,10 @@ class Attention(nn.Module):
         super().__init__()
         inner, shared = config.heads * config.head_size, config.kv_heads * config.head_size
         bias = config.attention_bias
-        self.query = nn.Linear(config.width, inner, bias=bias)
-        self.key = nn.Linear(config.width, shared, bias=bias)
-        self.value = nn.Linear(config.width, shared, bias=bias)
-        self.output = nn.Linear(inner, config.width, bias=bias)
+        self.query = Linear(config.width, inner, bias=bias)
+        self.key = Linear(config.width, shared, bias=bias)
+        self.value = Linear(config.width, shared, bias=bias)
+        self.output = Linear(inner, config.width, bias=bias)
         self.head_size, self.scale = config.head_size, config.head_size**-0.5
         self.site = Site(layer, f"blocks.{layer}.attention")
 
@@ -175,9 +189,9 @@ class FeedForward(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         bias = config.mlp_bias
-        self.gate = nn.Linear(config.width, config.feed_forward, bias=bias)
-        self.up = nn.Linear(config.width, config.feed_forward, bias=bias)
-        self.down = nn.Linear(config.feed_forward, config.width, bias=bias)
+        self.gate = Linear(config.width, config.feed_forward, bias=bias)
+        self.up = Linear(config.width, config.feed_forward, bias=bias)
+        self.down = Linear(config.feed_forward, config.width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the feed-forward adds to the residual stream, [B, T, M]."""
@@ -209,7 +223,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A causal language model: token ids [B, T] to next-token logits [B, T, N].
+    """A causal language model: token ids [B, T] to next-token logits [B, T, N]; its weights are loaded, not drawn.
 
     `forward` is `stream` and then `logits`; `stream` is `embed`, `rotary` and each of `blocks` in turn, steps that can
     also be taken one by one (evidence does, to run one position in many versions).
@@ -218,11 +232,11 @@ class Transformer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.embedding = Embedding(config.vocabulary, config.width)
         self.rotary = Rotary(config.head_size, config.rope_base)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_epsilon)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.head = Linear(config.width, config.vocabulary, bias=False)
         if config.tied:
             self.head.weight = self.embedding.weight
 
@@ -284,8 +298,7 @@ class Transformer(nn.Module):
     @classmethod
     def from_tensors(cls, config: Config, tensors: Mapping[str, Tensor]) -> Transformer:
         """Return the model with the given weights, named as in a Llama checkpoint; nothing is copied."""
-        with torch.device("meta"):  # no memory is filled only to be replaced
-            model = cls(config)
+        model = cls(config)  # its own memory is never written to, so it costs nothing before it is given back
         state = {own: tensors[theirs] for own, theirs in checkpoint_names(config).items()}
         if config.tied:
             state["head.weight"] = state["embedding.weight"]
