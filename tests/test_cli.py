@@ -239,11 +239,11 @@ def test_two_sources_of_one_thing_are_refused(run, tmp_path):
     refused(run("generate", TEXT, "--file", file), sentence)
     refused(
         run("trace", TEXT, "--target", "!", "--target-id", 3),
-        "the target: expected a text or an id, got --target and --target-id. Give one of them.",
+        "--target: expected either it or --target-id, got both. Give one of them.",
     )
     refused(
         run("trace", TEXT, "--against", "!", "--against-id", 3),
-        "the against: expected a text or an id, got --against and --against-id.",
+        "--against: expected either it or --against-id, got both.",
     )
 
 

@@ -379,3 +379,16 @@ def test_a_scope_is_sorted_and_without_repeats(recording):
 )
 def test_a_scope_in_words(recording, scope, words):
     assert scope.describe(recording) == words
+
+
+def test_heads_without_a_row_are_not_in_the_mean_and_are_counted():
+    recording = recording_of(random_call(MASKS["another map a head"]))
+    answer = sources(recording, 5, top=7)
+    rows = row_of_weights(recording.calls[0], 5)
+    assert np.ma.getmaskarray(rows)[:, 0].tolist() == [False, False, True, False, False, False]
+    assert sum(row["weight"] for row in answer) + answer.remainder == pytest.approx(1, abs=1e-6)
+    assert "in up to 1 of 6 heads, which are not in the mean" in answer.left_out
+    nothing = sources(recording, 4)
+    assert len(nothing) == 0
+    assert "in up to 6 of 6 heads" in nothing.left_out
+    assert "no row" not in sources(recording, 3).left_out

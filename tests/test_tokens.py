@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from small import byte_tokenizer
 from wherefrom.errors import InputError, ModelError
 from wherefrom.model import store
 from wherefrom.tokens import BYTE_TO_LETTER, Tokenizer, readable
@@ -321,3 +322,17 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, content: bytes | None) -> N
     with pytest.raises(ModelError, match=r"expected a tokenizer\.json, got a file that cannot be read") as caught:
         Tokenizer.from_file(path)
     assert caught.value.facts["path"] == path
+
+
+def test_an_id_that_only_pads_the_embedding_spells_nothing_and_is_shown_by_its_number():
+    tokenizer = Tokenizer(byte_tokenizer(), rows=300)
+    assert tokenizer.vocabulary_size == 257
+    assert tokenizer.token_bytes(299) == b""
+    assert tokenizer.label(299) == "id 299"
+    letter = tokenizer.one_token("a")
+    tokens = tokenizer.tokens_of([letter, 299, letter])
+    assert tokens.text == "aa"
+    assert [token.label for token in tokens] == ["a", "id 299", "a"]
+    assert [token.span for token in tokens] == [(0, 1), (1, 1), (1, 2)]
+    with pytest.raises(InputError, match="a number from 0 to 299"):
+        tokenizer.token_bytes(300)

@@ -467,3 +467,10 @@ def test_a_trace_of_the_real_model_as_text(smollm):
     assert body == expected_body
     assert cost == " ".join(expected_cost.split())
     assert traced.largest_check_error < 1e-4
+
+
+def test_a_predicted_id_that_only_pads_the_embedding_has_its_number_for_a_label(tmp_path):
+    padded = wherefrom.load(write_small_model(tmp_path / "padded", vocab_size=600))
+    traced = trace(padded, TEXT, target=599)
+    assert traced.aim.label == "id 599"
+    assert any(label.startswith("id ") for label, _ in traced.predicted)

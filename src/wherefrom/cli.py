@@ -305,9 +305,9 @@ def _decoded(data: bytes, where: str) -> str:
 def _one_of(name: str, text: str | None, number: int | None) -> str | int | None:
     if text is not None and number is not None:
         raise InputError(
-            f"the {name}",
-            expected="a text or an id",
-            given=f"--{name} and --{name}-id",
+            f"--{name}",
+            expected=f"either it or --{name}-id",
+            given="both",
             way_out="Give one of them.",
         )
     return text if text is not None else number

@@ -131,26 +131,28 @@ class Tokenizer:
     Args:
         inner: a tokenizer of the ``tokenizers`` library. It is changed in one way: a length limit or padding
             that came in its file is switched off, since both would silently change the prompt.
+        rows: how many ids the model can predict. Embeddings are often padded beyond the vocabulary; such an id
+            spells nothing, and its label is its number ("id 485").
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, *, rows: int = 0) -> None:
         inner.no_truncation()
         inner.no_padding()
-        self.inner = inner
+        self.inner, self.rows = inner, max(rows, inner.get_vocab_size(with_added_tokens=True))
         self._added = {number: token.content for number, token in inner.get_added_tokens_decoder().items()}
         self._byte_level = _decodes_bytes(inner)
         self._missing = self._missing_bytes()
         self._opening = tuple(inner.encode("").ids)
 
     @classmethod
-    def from_file(cls, path: Path) -> Tokenizer:
+    def from_file(cls, path: Path, *, rows: int = 0) -> Tokenizer:
         """Return the tokenizer of a ``tokenizer.json``.
 
         Raises:
             ModelError: the file is missing, or is not one that the ``tokenizers`` library reads.
         """
         try:
-            return cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
+            return cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")), rows=rows)
         except Exception as error:  # the library raises bare Exception for whatever is wrong in the file
             raise ModelError(
                 f"{path}",
@@ -213,18 +215,20 @@ class Tokenizer:
         return str(self.inner.decode(list(ids), skip_special_tokens=False))
 
     def token_bytes(self, number: int) -> bytes:
-        """Return the bytes that a token stands for.
+        """Return the bytes that a token stands for; none for an id that only pads the embedding.
 
         Raises:
-            InputError: the vocabulary has no token of this number.
+            InputError: the model has no token of this number.
         """
         if number in self._added:  # added tokens are written literally, in any vocabulary
             return self._added[number].encode()
         piece = self.inner.id_to_token(number) if number >= 0 else None
+        if piece is None and 0 <= number < self.rows:
+            return b""
         if piece is None:
             raise InputError(
                 "the token id",
-                expected=f"a number from 0 to {self.vocabulary_size - 1}",
+                expected=f"a number from 0 to {self.rows - 1}",
                 given=f"{number}",
                 way_out="Use an id that this model's tokenizer gave.",
                 id=number,
@@ -241,7 +245,7 @@ class Tokenizer:
 
         A part of a character shows its bytes (``bytes F0 9F``), since the character is not known.
         """
-        return _lone_label(self.token_bytes(number))
+        return _lone_label(self.token_bytes(number), number)
 
     def one_token(self, text: str) -> int:
         """Return the id of the token that spells exactly this text, its leading blank included.
@@ -341,7 +345,7 @@ def _exact_spans(text: str, data: Sequence[bytes], inside: Sequence[bool]) -> li
 
 
 def _tokens(text: str, ids: Sequence[int], data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> Tokens:
-    labels = _labels(text, data, spans)
+    labels = _labels(text, ids, data, spans)
     items = (
         Token(position, number, _whole(piece) or "", piece, span, label)
         for position, (number, piece, span, label) in enumerate(zip(ids, data, spans, labels, strict=True))
@@ -349,7 +353,7 @@ def _tokens(text: str, ids: Sequence[int], data: Sequence[bytes], spans: Sequenc
     return Tokens(LONE_BYTE.sub("\ufffd", text), tuple(items))
 
 
-def _labels(text: str, data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> list[str]:
+def _labels(text: str, ids: Sequence[int], data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> list[str]:
     holders: defaultdict[int, list[int]] = defaultdict(list)  # character -> the broken tokens that share it
     for position, (piece, span) in enumerate(zip(data, spans, strict=True)):
         if _whole(piece) is None:
@@ -358,8 +362,8 @@ def _labels(text: str, data: Sequence[bytes], spans: Sequence[tuple[int, int]]) 
     return [
         _part_label(text, position, span, holders)
         if _whole(piece) is None and span[0] < span[1] and not LONE_BYTE.search(text, *span)
-        else _lone_label(piece)
-        for position, (piece, span) in enumerate(zip(data, spans, strict=True))
+        else _lone_label(piece, number)
+        for position, (number, piece, span) in enumerate(zip(ids, data, spans, strict=True))
     ]
 
 
@@ -376,6 +380,8 @@ def _part_label(text: str, position: int, span: tuple[int, int], holders: Mappin
     return label
 
 
-def _lone_label(data: bytes) -> str:
+def _lone_label(data: bytes, number: int) -> str:
+    if not data:
+        return f"id {number}"
     text = _whole(data)
     return f"bytes {data.hex(' ').upper()}" if text is None else readable(text)

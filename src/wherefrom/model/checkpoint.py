@@ -94,7 +94,7 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
     _untie(tensors, config, folder)
     for name, tensor in tensors.items():
         tensors[name] = _floats(name, tensor, folder, check_values=check_values)
-    tokenizer = Tokenizer.from_file(_existing(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(_existing(folder / "tokenizer.json"), rows=config.vocabulary)
     if tokenizer.vocabulary_size > config.vocabulary:
         given = f"{tokenizer.vocabulary_size} of them"
         expected = f"at most {config.vocabulary} tokens, the rows of the embedding"

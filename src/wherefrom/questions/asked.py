@@ -7,6 +7,7 @@ were mixed in one head; what mattered is measured elsewhere (`wherefrom.evidence
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,17 +45,15 @@ def sources(
     """
     i = len(recording) - 1 if destination is None else check_index("position", destination, len(recording))
     scope = _scope(recording, layer, head)
-    mean, largest, where = _summed(recording, scope, lambda call: row_of_weights(call, i))
-    order = _strongest(mean, top)
-    remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     token = recording.tokens[i].label
-    return Answer(
+    return _answer(
+        recording,
+        _tally(recording, scope, lambda call: row_of_weights(call, i)),
+        top,
         question=f'Which sources does position {i} ("{token}") read? {scope.describe(recording)}',
-        columns=_columns("source", "a source's share of the destination's row"),
-        rows=_rows(recording, order, mean, largest, where),
-        exactness=EXACTNESS,
-        left_out=f"Not listed: {_counted(mean, order, 'source')} with {remainder:.4f} of the weight.",
-        remainder=remainder,
+        listed="source",
+        meaning="a source's share of the destination's row",
+        rest="of the weight",
     )
 
 
@@ -82,17 +81,15 @@ def readers(
     """
     j = check_index("position", source, len(recording))
     scope = _scope(recording, layer, head)
-    mean, largest, where = _summed(recording, scope, lambda call: column_of_weights(call, j))
-    order = _strongest(mean, top)
-    remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     token = recording.tokens[j].label
-    return Answer(
+    return _answer(
+        recording,
+        _tally(recording, scope, lambda call: column_of_weights(call, j)),
+        top,
         question=f'Who reads position {j} ("{token}")? {scope.describe(recording)}',
-        columns=_columns("destination", "this source's share of the destination's row"),
-        rows=_rows(recording, order, mean, largest, where),
-        exactness=EXACTNESS,
-        left_out=f"Not listed: {_counted(mean, order, 'destination')} with {remainder:.4f} of a row in all.",
-        remainder=remainder,
+        listed="destination",
+        meaning="this source's share of the destination's row",
+        rest="of a row in all",
     )
 
 
@@ -142,28 +139,62 @@ def weights(
 
 
 def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np.float64]:
-    """Return the mean weight [S] that a destination gives each source, over the heads in scope."""
-    return _summed(recording, scope, lambda call: row_of_weights(call, destination))[0]
+    """Return the mean weight [S] that a destination gives each source, over the heads in scope with a row for it."""
+    return _tally(recording, scope, lambda call: row_of_weights(call, destination)).mean
 
 
-def _summed(
-    recording: Recording, scope: Scope, weights_of: Callable[[Call], Masked]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return the mean [N], the largest [N], and the (layer, head) [N, 2] where it is largest, over heads in scope."""
-    total, largest, where, count = np.zeros(0), np.zeros(0), np.zeros((0, 2), np.int64), 0
-    for call, heads in scope.calls(recording):
-        values = weights_of(call)[list(heads)].filled(0.0)  # an empty row gives nothing to anybody
-        if not count:
-            total, largest = np.zeros(values.shape[1]), np.full(values.shape[1], -1.0)
-            where = np.zeros((values.shape[1], 2), np.int64)
+@dataclass(frozen=True, eq=False)
+class _Tally:
+    """Weights [N] over the heads in scope: their mean, the largest, and the (layer, head) [N, 2] where it is largest.
+
+    A head in which a destination may read nothing has no row there: it is not in the mean; `rowless` [N] counts them.
+    """
+
+    mean: NDArray[np.float64]
+    largest: NDArray[np.float64]
+    where: NDArray[np.int64]
+    rowless: NDArray[np.int64]
+    heads: int
+
+
+def _tally(recording: Recording, scope: Scope, weights_of: Callable[[Call], Masked]) -> _Tally:
+    """Return the tally of `weights_of` [H, N] of every call in scope."""
+    seen = [(call.layer, np.asarray(heads), weights_of(call)[list(heads)]) for call, heads in scope.calls(recording)]
+    size = seen[0][2].shape[1]
+    total, rowless, heads_seen = np.zeros(size), np.zeros(size, np.int64), 0
+    largest, where = np.full(size, -1.0), np.zeros((size, 2), np.int64)
+    for layer, heads, rows in seen:
+        values = rows.filled(0.0)
+        rowless += np.ma.getmaskarray(rows).sum(axis=0)
+        heads_seen += heads.size
         total += values.sum(axis=0)
         best = values.argmax(axis=0)
-        peak = values[best, np.arange(values.shape[1])]
+        peak = values[best, np.arange(size)]
         higher = peak > largest
         largest[higher] = peak[higher]
-        where[higher] = np.stack([np.full(best.size, call.layer), np.asarray(heads)[best]], axis=1)[higher]
-        count += len(heads)
-    return total / count, largest, where
+        where[higher, 0], where[higher, 1] = layer, heads[best][higher]
+    return _Tally(total / np.maximum(heads_seen - rowless, 1), largest, where, rowless, heads_seen)
+
+
+def _answer(
+    recording: Recording, tally: _Tally, top: int, *, question: str, listed: str, meaning: str, rest: str
+) -> Answer:
+    mean, order = tally.mean, _strongest(tally.mean, top)
+    remainder = max(0.0, float(mean.sum() - mean[order].sum()))
+    left_out = f"Not listed: {_counted(mean, order, listed)} with {remainder:.4f} {rest}."
+    if tally.rowless.any():
+        left_out += (
+            f" Where a destination may read nothing it has no row: so in up to {tally.rowless.max()} of "
+            f"{tally.heads} heads, which are not in the mean."
+        )
+    return Answer(
+        question=question,
+        columns=_columns(listed, meaning),
+        rows=_rows(recording, order, tally),
+        exactness=EXACTNESS,
+        left_out=left_out,
+        remainder=remainder,
+    )
 
 
 def _scope(recording: Recording, layer: int | None, head: int | None) -> Scope:
@@ -198,15 +229,10 @@ def _columns(who: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
-def _rows(
-    recording: Recording,
-    order: NDArray[np.int64],
-    mean: NDArray[np.float64],
-    largest: NDArray[np.float64],
-    where: NDArray[np.int64],
-) -> tuple[tuple[int | str | float, ...], ...]:
+def _rows(recording: Recording, order: NDArray[np.int64], tally: _Tally) -> tuple[tuple[int | str | float, ...], ...]:
     return tuple(
-        (int(p), recording.tokens[int(p)].label, float(mean[p]), float(largest[p]), *map(int, where[p])) for p in order
+        (p, recording.tokens[p].label, float(tally.mean[p]), float(tally.largest[p]), *map(int, tally.where[p]))
+        for p in order.tolist()
     )
 
 
