@@ -44,7 +44,7 @@ def _against_rerun(model: wherefrom.LanguageModel) -> Iterator[Result]:
         ids, position = recording.tokens.ids, last.position
         before = float(target.of_logits(model.transformer(torch.tensor([ids]))[0, -1]))
         for source in range(len(ids)):
-            logits = wherefrom.rerun(model.transformer, ids, wherefrom.Cut((position,), (source,)))
+            logits = wherefrom.rerun(model, ids, wherefrom.Cut((position,), (source,)))
             again = before - float(target.of_logits(logits[-1]))
             worst, count = max(worst, abs(again - float(measured.nats[source]))), count + 1
     yield Result(
@@ -69,7 +69,7 @@ def _cost(model: wherefrom.LanguageModel, rounds: int) -> Iterator[Result]:
     sources = [int(s) for s in abs(measured.nats).argsort()[-3:]] + [0, 365, 729]
     worst = 0.0
     for source in sources:
-        again = wherefrom.rerun(model.transformer, tokens.ids, wherefrom.Cut((729,), (source,)))[-1]
+        again = wherefrom.rerun(model, tokens.ids, wherefrom.Cut((729,), (source,)))[-1]
         worst = max(worst, abs(before - float(target.of_logits(again)) - float(measured.nats[source])))
     require(worst <= 1e-4, f"knock-outs differ from full re-runs by {worst}")
     checked = f"{len(sources)} of them re-run in full, within {worst:.0e} nats"

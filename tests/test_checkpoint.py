@@ -230,7 +230,13 @@ def test_pickled_weights_are_not_opened(tmp_path: Path) -> None:
     assert "got only a pickled pytorch_model.bin, which could run code. Save the model" in str(refusal(tmp_path))
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "home" / "model")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert read_folder(Path("~/model")).identity.path == tmp_path / "home" / "model"
+    told = 'Nothing is downloaded from a hub: give "smollm2", the built-in model, or a local folder that holds'
+    for folder in (tmp_path / "none", tmp_path, Path("~nobodyx/model"), tmp_path / ("x" * 300)):
+        assert told in str(refusal(folder))
     assert "none: expected a folder, got nothing there." in str(refusal(tmp_path / "none"))
     (tmp_path / "file").write_text("x")
     assert "file: expected a folder, got a file." in str(refusal(tmp_path / "file"))

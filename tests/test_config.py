@@ -113,7 +113,7 @@ def test_transformers_reads_what_is_written() -> None:
         ({"num_hidden_layers": 0}, "num_hidden_layers", "expected a whole number of at least 1, got 0"),
         ({"hidden_size": 12.5}, "hidden_size", "expected a whole number of at least 1, got 12.5"),
         ({"intermediate_size": True}, "intermediate_size", "expected a whole number of at least 1, got True"),
-        ({"num_key_value_heads": 2}, "num_key_value_heads", "expected a divisor of the 3 query heads, got 2"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads", "expected a divisor of num_attention_heads, 3, got 2"),
         ({"head_dim": 5}, "head_dim", "expected an even number, since the rotation turns pairs, got 5"),
         (
             {"hidden_size": 13},

@@ -259,7 +259,7 @@ def test_a_beginning_mark_is_added_where_the_file_asks(tmp_path: Path) -> None:
         ({"rope.dimension_count": 2}, r"rope\.dimension_count: expected the whole head \(4\), got 2"),
         (
             {"attention.head_count_kv": 2},
-            r"num_key_value_heads: expected a divisor of the 3 query heads, got 2",
+            r"num_key_value_heads: expected a divisor of num_attention_heads, 3, got 2",
         ),
         ({"merges": ("a zz",)}, r"tokenizer\.ggml\.merges: expected pairs of the file's own tokens, got "),
         ({"merges": ("ab",)}, r"tokenizer\.ggml\.merges: expected pairs of the file's own tokens, got "),

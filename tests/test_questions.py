@@ -172,6 +172,23 @@ def test_answers_as_text(paper):
     assert str(readers(paper, 1, layer=0, head=0, top=1)) == READERS
 
 
+WINDOW = """\
+How does head 0 of layer 0 weight sources 0 to 2 for destinations 1 to 2?
+rows: destinations 1 to 2; columns: sources 0 to 2; share of the destination's row
+[[0.3333 0.6667 0.0000]
+ [0.1111 0.2222 0.6667]]
+exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"""
+
+
+def test_a_window_as_text(paper, recording):
+    assert str(weights(paper, layer=0, head=0, destinations=range(1, 3))) == WINDOW
+    dead = str(weights(recording_of(random_call(MASKS["another map a head"])), layer=0, head=2))
+    assert " [     -      -      -      -      -      -      -]\n" in dead
+    large = str(weights(recording, layer=1, head=2))
+    assert "..." in large
+    assert len(large.splitlines()) == 3 + 7
+
+
 def test_a_window_says_what_it_is(paper):
     window = weights(paper, layer=0, head=1, destinations=range(1, 3), sources=range(1))
     assert window.question == "How does head 1 of layer 0 weight sources 0 to 0 for destinations 1 to 2?"
@@ -324,6 +341,14 @@ WRONG = [
     (
         lambda r: weights(r, layer=0, head=0, sources=range(44)),
         "the range of sources: expected a range of step 1 within 0 to 43, got range(0, 44).",
+    ),
+    (
+        lambda r: weights(r, layer=0, head=0, destinations=[0, 1]),
+        "the range of destinations: expected a range of step 1 within 0 to 43, got [0, 1]. Give a range; its end is",
+    ),
+    (
+        lambda r: weights(r, layer=0, head=0, sources=3),
+        "the range of sources: expected a range of step 1 within 0 to 43, got 3. Give a range; its end is not part",
     ),
     (
         lambda r: weights(r, layer=0, head=0, sources=range(-1, 3)),

@@ -63,7 +63,7 @@ def test_lse_is_that_of_the_page(recording: Recording) -> None:
 
 def test_recording_changes_nothing(small: wherefrom.LanguageModel, recording: Recording) -> None:
     ids = torch.tensor([recording.tokens.ids])
-    recorder = Recorder()
+    recorder = Recorder(60, 800)
     assert torch.allclose(small.transformer(ids, attention=recorder), small.transformer(ids), rtol=0, atol=1e-5)
     for ours, theirs in zip(recorder.calls(), recording.calls, strict=True):
         assert np.array_equal(ours.lse, theirs.lse)
@@ -166,19 +166,15 @@ def call_of(batch: int = 1, rows: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_a_batch_is_refused(small: wherefrom.LanguageModel) -> None:
-    with pytest.raises(
-        RecordingError, match="expected one text whose next row is position 0, got a batch of 2"
-    ) as caught:
-        small.transformer(torch.zeros(2, 5, dtype=torch.long), attention=Recorder())
+    with pytest.raises(RecordingError, match="next row 0, got 5 rows from position 0 on, a batch of 2") as caught:
+        small.transformer(torch.zeros(2, 5, dtype=torch.long), attention=Recorder(60, 800))
     assert caught.value.facts["layer"] == 0
 
 
 def test_two_texts_in_one_recorder_are_refused(small: wherefrom.LanguageModel) -> None:
-    recorder, ids = Recorder(), torch.arange(5)[None]
+    recorder, ids = Recorder(60, 800), torch.arange(5)[None]
     small.transformer(ids, attention=recorder)
-    with pytest.raises(
-        RecordingError, match="expected one text whose next row is position 5, got a batch of 1"
-    ) as caught:
+    with pytest.raises(RecordingError, match="next row 5, got 5 rows from position 0 on, a batch of 1") as caught:
         small.transformer(ids, attention=recorder)
     assert caught.value.facts["layer"] == 0
     assert [call.q.shape[1] for call in recorder.calls()] == [5, 5, 5]  # and the first is still whole
@@ -187,27 +183,27 @@ def test_two_texts_in_one_recorder_are_refused(small: wherefrom.LanguageModel) -
 def test_a_text_from_its_middle_is_refused(small: wherefrom.LanguageModel) -> None:
     cache = KeyValueCache(small.config, 9)
     small.transformer(torch.arange(4)[None], cache=cache)
-    with pytest.raises(RecordingError, match="next row is position 0, got a batch of 1 from position 4 on"):
-        small.transformer(torch.arange(5)[None], cache=cache, attention=Recorder())
+    with pytest.raises(RecordingError, match="next row 0, got 5 rows from position 4 on"):
+        small.transformer(torch.arange(5)[None], cache=cache, attention=Recorder(60, 800))
 
 
 def test_another_mask_in_between_is_refused() -> None:
-    recorder, site = Recorder(), Site(0, "here")
+    recorder, site = Recorder(60, 800), Site(0, "here")
     recorder(*call_of(), mask=Mask(window=3), scale=1.0, site=site)
     q, k, v = call_of(rows=5)
-    with pytest.raises(RecordingError, match="next row is position 4"):
+    with pytest.raises(RecordingError, match="next row 4"):
         recorder(q[:, :, 4:], k, v, mask=Mask(offset=4), scale=1.0, site=site)
 
 
 def test_layers_keep_their_true_numbers() -> None:
-    recorder = Recorder()
+    recorder = Recorder(60, 800)
     for layer in (7, 3):
         recorder(*call_of(), mask=Mask(), scale=1.0, site=Site(layer, f"l{layer}"))
     assert [(call.layer, call.name) for call in recorder.calls()] == [(3, "l3"), (7, "l7")]
 
 
-def test_nothing_is_copied(small: wherefrom.LanguageModel) -> None:
-    recorder = Recorder()
+def test_what_is_kept_is_what_was_computed_and_nobody_can_change_it(small: wherefrom.LanguageModel) -> None:
+    recorder = Recorder(3, 23)
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def watch(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:
@@ -217,26 +213,51 @@ def test_nothing_is_copied(small: wherefrom.LanguageModel) -> None:
     small.transformer(torch.arange(23)[None], attention=watch)
     for call, given_arrays in zip(recorder.calls(), seen, strict=True):
         for kept, computed in zip((call.q, call.k, call.v), given_arrays, strict=True):
-            assert np.shares_memory(kept, computed.numpy())
-            assert kept.ctypes.data == computed.data_ptr()
             assert np.array_equal(kept, computed[0].numpy())
+            computed.zero_()
+            assert kept.any()
+            with pytest.raises(ValueError, match="read-only"):
+                kept[0, 0, 0] = 5.0
+        assert not call.lse.flags.writeable
 
 
-def test_with_a_cache_keys_are_those_of_the_cache(small: wherefrom.LanguageModel) -> None:
-    recorder, cache = Recorder(), KeyValueCache(small.config, 12)
+def test_with_a_cache_the_rows_of_every_step_are_joined(small: wherefrom.LanguageModel) -> None:
+    recorder, cache = Recorder(3, 12), KeyValueCache(small.config, 12)
     for ids in torch.arange(12)[None].split([5, 1, 6], dim=1):
         small.transformer(ids, attention=recorder, cache=cache)
     for call in recorder.calls():
-        assert np.shares_memory(call.k, cache.keys[call.layer].numpy())
-        assert np.shares_memory(call.v, cache.values[call.layer].numpy())
+        assert np.array_equal(call.k, cache.keys[call.layer][0].numpy())
+        assert np.array_equal(call.v, cache.values[call.layer][0].numpy())
         assert call.q.shape[1] == call.k.shape[1] == call.lse.shape[1] == 12
         assert call.mask == Mask()
         assert len(call.checks) == 3
 
 
+@pytest.mark.parametrize(("layers", "positions"), [(2, 5), (3, 4)])
+def test_more_than_was_set_aside_is_refused(small: wherefrom.LanguageModel, layers: int, positions: int) -> None:
+    with pytest.raises(RecordingError, match=f"at most {positions} positions in {layers} layers"):
+        small.transformer(torch.arange(5)[None], attention=Recorder(layers, positions))
+
+
+def test_memory_is_used_again_only_when_nobody_holds_it(small: wherefrom.LanguageModel) -> None:
+    first = wherefrom.record(small, TEXT)
+    place, numbers = first.calls[0].q.ctypes.data, first.calls[0].q.copy()
+    second = wherefrom.record(small, TEXT[::-1])
+    assert second.calls[0].q.ctypes.data != place
+    assert np.array_equal(first.calls[0].q, numbers)
+    held = second.calls[1].lse  # one array is enough to keep all of its kind
+    place = held.ctypes.data
+    del second
+    third = wherefrom.record(small, TEXT)
+    assert third.calls[1].lse.ctypes.data != place
+    kept = third.calls[0].q.ctypes.data
+    del third, held
+    assert wherefrom.record(small, TEXT).calls[0].q.ctypes.data == kept
+
+
 def test_bfloat16_is_kept_exactly_and_lse_in_float32() -> None:
     q, k, v = (x.bfloat16() for x in call_of())
-    recorder = Recorder()
+    recorder = Recorder(60, 800)
     recorder(q, k, v, mask=Mask(), scale=1.0, site=Site(0, "here"))
     (call,) = recorder.calls()
     for kept, computed in zip((call.q, call.k, call.v), (q, k, v), strict=True):

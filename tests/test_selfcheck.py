@@ -13,12 +13,13 @@ from torch import Tensor
 
 import wherefrom
 from wherefrom.attention import Mask
-from wherefrom.capture import recorder
+from wherefrom.capture import recorder, selfcheck
 from wherefrom.capture.fused import Attended, Limits, attend
 from wherefrom.capture.recorder import Recorder
-from wherefrom.capture.selfcheck import CEILING, check_call, rows_to_check
+from wherefrom.capture.selfcheck import CEILING, Sample, check_samples, rows_to_check
 from wherefrom.errors import RecordingError
 from wherefrom.model.transformer import Site
+from wherefrom.recording import Call
 
 TEXT = "A kernel that returns a wrong sum must not be believed."
 Fault = Callable[[Attended], Attended]
@@ -109,7 +110,7 @@ def test_a_fault_in_one_layer_only(small: wherefrom.LanguageModel, monkeypatch: 
     made = install(monkeypatch, shifted(math.log(2)), calls=(layer,))
     with pytest.raises(RecordingError) as caught:
         wherefrom.record(small, TEXT)
-    assert made == list(range(layer + 1))  # nothing runs on after it
+    assert made == [0, 1, 2]
     assert caught.value.facts["layer"] == layer
     assert caught.value.facts["name"] == f"blocks.{layer}.attention"
 
@@ -141,13 +142,19 @@ def arrays(dtype: torch.dtype, *, rows: int = 41, factor: float = 1.0) -> tuple[
     return (factor * q).to(dtype), k.to(dtype), v.to(dtype)
 
 
+def recorded(q: Tensor, k: Tensor, v: Tensor) -> Call:
+    """One call, recorded; what fails its check is refused before it is handed out."""
+    recorder = Recorder(1, q.shape[2])
+    recorder(q, k, v, mask=Mask(), scale=0.125, site=SITE)
+    (call,) = recorder.calls()
+    return call
+
+
 @pytest.mark.parametrize("factor", [0.0, 1.0, 30.0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 41, 700])
 def test_honest_numbers_pass_in_any_format(dtype: torch.dtype, factor: float, rows: int) -> None:
-    record = Recorder()
-    record(*arrays(dtype, rows=rows, factor=factor), mask=Mask(), scale=0.125, site=SITE)
-    (check,) = record.calls()[0].checks
+    (check,) = recorded(*arrays(dtype, rows=rows, factor=factor)).checks
     assert check.sum_error <= check.tolerance
     assert check.output_error <= check.tolerance <= CEILING
 
@@ -158,7 +165,7 @@ def test_honest_numbers_pass_in_any_format(dtype: torch.dtype, factor: float, ro
 def test_ln_2_never_passes(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, factor: float, shift: float) -> None:
     install(monkeypatch, shifted(shift))
     with pytest.raises(RecordingError) as caught:
-        Recorder()(*arrays(dtype, factor=factor), mask=Mask(), scale=0.125, site=SITE)
+        recorded(*arrays(dtype, factor=factor))
     assert caught.value.facts["layer"] == 5
     assert caught.value.facts["tolerance"] <= 0.05  # however large the scores are
 
@@ -166,7 +173,7 @@ def test_ln_2_never_passes(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, 
 def test_a_small_shift_is_refused_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, shifted(1e-3))
     with pytest.raises(RecordingError):
-        Recorder()(*arrays(torch.float32), mask=Mask(), scale=0.125, site=SITE)
+        recorded(*arrays(torch.float32))
 
 
 @pytest.mark.parametrize("destinations", [1, 2, 3, 4, 1000])
@@ -193,7 +200,15 @@ def dead_row() -> tuple[dict[str, Tensor], Mask]:
 
 
 def check(given: dict[str, Tensor], mask: Mask) -> None:
-    check_call(**given, mask=mask, scale=0.3, site=SITE, kernel="a kernel")
+    check_scaled(given, mask, 0.3)
+
+
+def check_scaled(given: dict[str, Tensor], mask: Mask, scale: float) -> None:
+    """Check one call, all of it at hand."""
+    q, k, v, y, lse = (given[name] for name in ("q", "k", "v", "y", "lse"))
+    sample = Sample.of(Attended(y, lse, "a kernel"), mask=mask, scale=scale, site=SITE)
+    rows = list(sample.rows)
+    check_samples([sample], q[:, :, rows], k, v, lse[:, :, rows])
 
 
 def test_a_dead_row_is_accepted_when_it_is_marked() -> None:
@@ -237,7 +252,7 @@ def test_another_mask_than_the_kernel_used() -> None:
 def test_another_scale_than_the_kernel_used() -> None:
     given, mask = dead_row()
     with pytest.raises(RecordingError):
-        check_call(**given, mask=mask, scale=0.31, site=SITE, kernel="a kernel")
+        check_scaled(given, mask, 0.31)
 
 
 @pytest.mark.parametrize("which", ["q", "k", "v"])
@@ -245,4 +260,32 @@ def test_a_model_that_computes_nan(which: str) -> None:
     numbers = dict(zip("qkv", arrays(torch.float32), strict=True))
     numbers[which][0, 1, 0, 3] = torch.nan
     with pytest.raises(RecordingError):
-        Recorder()(**numbers, mask=Mask(), scale=0.125, site=SITE)
+        recorded(**numbers)
+
+
+@pytest.mark.parametrize("numbers", [1, 400, 2**21])
+@pytest.mark.parametrize("faulty", [None, 0, 1, 2])
+def test_calls_side_by_side_are_each_checked(
+    small: wherefrom.LanguageModel, monkeypatch: pytest.MonkeyPatch, numbers: int, faulty: int | None
+) -> None:
+    monkeypatch.setattr(selfcheck, "NUMBERS_AT_ONCE", numbers)  # one call at a time, some, all
+    install(monkeypatch, shifted(0.01), calls=() if faulty is None else (faulty,))
+    if faulty is None:
+        checks = [call.checks for call in wherefrom.record(small, TEXT).calls]
+        assert [len(found) for found in checks] == [1, 1, 1]
+        assert len({found[0].sum_error for found in checks}) > 1  # each has an error of its own
+        return
+    with pytest.raises(RecordingError, match=f"layer {faulty} "):
+        wherefrom.record(small, TEXT)
+
+
+def test_layers_with_other_masks_are_checked_with_their_own() -> None:
+    q, k, v = arrays(torch.float32)
+    recorder = Recorder(3, 41)
+    for layer, mask in ((4, Mask()), (6, Mask(window=5)), (9, Mask())):
+        recorder(q, k, v, mask=mask, scale=0.125, site=Site(layer, f"l{layer}"))
+    assert [(call.layer, call.mask.window, len(call.checks)) for call in recorder.calls()] == [
+        (4, None, 1),
+        (6, 5, 1),
+        (9, None, 1),
+    ]

@@ -81,14 +81,24 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str
 
 
 def test_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
+    def homeless(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("WHEREFROM_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
-    with pytest.raises(ModelError, match="set WHEREFROM_CACHE to a folder elsewhere"):
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(ModelError, match=r"directory\. Make room, or set WHEREFROM_CACHE to a folder elsewhere"):
         store.cache_folder()
+
+
+def test_a_cache_that_can_be_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHEREFROM_CACHE", str(tmp_path / ("x" * 300)))
+    with pytest.raises(ModelError, match="File name too long"):
+        store.default_model(convert=write_fake)
+    monkeypatch.setenv("WHEREFROM_CACHE", "~nobodyx/foo")
+    with pytest.raises(ModelError, match="the model cache ~nobodyx/foo: expected a folder that can be written"):
+        store.default_folder()
+    assert store.recorded_sums(tmp_path) is None  # another folder needs no cache
 
 
 def test_the_first_use_converts_and_says_so_once(cache: Path) -> None:

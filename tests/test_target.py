@@ -77,6 +77,19 @@ def test_true_is_no_tokens_id(words):
         find_target(words, flat(words), True)
 
 
+def test_a_token_that_a_model_does_not_have(small):
+    streams = torch.zeros(1, small.config.width)
+    for target in (Target(257), Target(3, 257)):
+        for ask in (
+            lambda asked: asked.value(small.transformer, streams),
+            lambda asked: asked.of_logits(torch.zeros(257)),
+        ):
+            with pytest.raises(InputError, match="the target: expected a token id from 0 to 256, got 257") as caught:
+                ask(target)
+            assert caught.value.token == 257
+    assert float(Target(256).of_logits(torch.zeros(257))) == pytest.approx(-5.549076, abs=1e-6)  # -log 257
+
+
 def test_a_text_of_several_tokens_offers_its_pieces(words):
     with pytest.raises(InputError) as caught:
         find_target(words, flat(words), " Mary John")

@@ -121,7 +121,7 @@ def test_reading_in_chunks_with_a_cache(
     small: wherefrom.LanguageModel, attention: AttentionFunction | str, chunks: list[int]
 ) -> None:
     ids = some_ids(1, sum(chunks))
-    function = Recorder() if isinstance(attention, str) else attention
+    function = Recorder(60, 800) if isinstance(attention, str) else attention
     cache = KeyValueCache(small.config, sum(chunks))
     parts, first = [], 0
     for size in chunks:

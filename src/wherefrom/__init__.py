@@ -4,9 +4,9 @@
 >>> model = wherefrom.load()
 >>> print(wherefrom.trace(model, "The capital of France is Paris. The capital of Italy is"))
 
-The verbs: `load` a model; `trace` a prediction; `generate` text; `record` a pass and ask it for `weights`,
-`sources` and `readers`; `knock_out` sources and `rerun` a text with a cut. Nothing heavy is imported before it
-is needed.
+The verbs: `load` a model; `trace` a prediction; `generate` text; `forecast` the size of a recording, `record` a pass
+and ask it for `weights`, `sources` and `readers`; `knock_out` sources and `rerun` a text with a cut. Nothing heavy is
+imported before it is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wherefrom.attention import Mask, attend, multi_head
-    from wherefrom.capture.native import record, record_generation
+    from wherefrom.capture.native import forecast, record, record_generation
     from wherefrom.errors import InputError, ModelError, RecordingError, WherefromError
     from wherefrom.evidence.knockout import LastPosition, knock_out, knock_out_heads
     from wherefrom.evidence.rerun import Cut, rerun
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "wherefrom.attention": ("Mask", "attend", "multi_head"),
-    "wherefrom.capture.native": ("record", "record_generation"),
+    "wherefrom.capture.native": ("forecast", "record", "record_generation"),
     "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "WherefromError"),
     "wherefrom.evidence.knockout": ("LastPosition", "knock_out", "knock_out_heads"),
     "wherefrom.evidence.rerun": ("Cut", "rerun"),
@@ -60,6 +60,7 @@ __all__ = [
     "WherefromError",
     "Window",
     "attend",
+    "forecast",
     "forecast_bytes",
     "generate",
     "knock_out",

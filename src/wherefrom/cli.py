@@ -13,31 +13,55 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import wherefrom
 from wherefrom.errors import InputError, WherefromError
 from wherefrom.model.language import require_text
+from wherefrom.views.streams import output, prepare_streams, say
+
+_UsageError: Any = typer.BadParameter.__base__  # click's, which typer imports or carries inside, by its version
+
+
+class _Command(TyperCommand):
+    """A command whose help may be cut by its reader, and whose usage errors say how a text is typed."""
+
+    def make_context(self, *arguments: Any, **how: Any) -> Any:
+        """Parse the arguments; typer prints the help in here."""
+        try:
+            with output():
+                return super().make_context(*arguments, **how)
+        except _UsageError as error:
+            if any(parameter.name == "text" for parameter in self.params):
+                error.message += _hint(error)
+            raise
+
+
+def _hint(error: Any) -> str:
+    """Return what to do where a text was taken for several, or for an option."""
+    if hasattr(error, "possibilities"):  # no such option
+        return '. (A text that begins with "-" goes behind --, or comes on standard input.)'
+    return ". Put the text in quotes." if error.message.startswith("Got unexpected extra") else ""
 
 
 class _Commands(TyperGroup):
     """The commands, with our own endings: typer has others for Ctrl-C (no word) and for a closed pipe (exit code 1)."""
 
+    def make_context(self, *arguments: Any, **how: Any) -> Any:
+        """Parse the arguments; typer prints the help in here."""
+        with output():
+            return super().make_context(*arguments, **how)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; bad input ends it with one sentence and exit code 2."""
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # here, where a closed pipe is still caught
+            return super().invoke(ctx)
         except WherefromError as error:
-            print(f"wherefrom: {error}", file=sys.stderr)
+            say(f"wherefrom: {error}")
             sys.exit(2)
         except KeyboardInterrupt:
-            print("wherefrom: interrupted", file=sys.stderr)
+            say("wherefrom: interrupted")
             sys.exit(130)
-        except BrokenPipeError:  # the reader, such as head, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
-        return result
 
 
 app = typer.Typer(
@@ -57,7 +81,12 @@ Text = Annotated[
 File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a UTF-8 file.")]
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", help='A checkpoint folder (Hugging Face layout, Llama family) or "smollm2".'),
+    typer.Option(
+        "--model",
+        "-m",
+        help='"smollm2", the built-in model, or a checkpoint folder (Hugging Face layout) with model_type llama and '
+        "rope_type default: not Llama 3.1's scaled rotation, Mistral or Qwen yet.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
 
@@ -67,9 +96,7 @@ def main() -> NoReturn:
     # Threads that wait for one another sleep instead of spinning: with one other busy process on two cores, a short
     # trace takes a quarter of the time. It is read when torch is first imported; whoever has set it keeps their value.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # tokens of any script can be printed, whatever the locale says
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    prepare_streams()
     app(prog_name="wherefrom")
     sys.exit(0)
 
@@ -97,7 +124,7 @@ def _about(
     """
 
 
-@app.command()
+@app.command(cls=_Command)
 def trace(
     text: Text = None,
     file: File = None,
@@ -112,9 +139,14 @@ def trace(
         int | None, typer.Option(help="Trace the prediction made at this position (from 0), not at the end.")
     ] = None,
     layer: Annotated[int | None, typer.Option(help="Look at and cut in this layer only (from 0).")] = None,
-    head: Annotated[int | None, typer.Option(help="Look at and cut in this head only (from 0).")] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Look at and cut in this head of each layer in scope (from 0).")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many sources to list; the rest is summed.")] = 10,
-    carried: Annotated[int, typer.Option(min=0, help="For how many sources each head is cut alone.")] = 2,
+    carried: Annotated[
+        int,
+        typer.Option(min=0, help="For how many sources, of those that reach 0.05 nats, each head is cut alone."),
+    ] = 2,
     model: Model = "smollm2",
     as_json: Json = False,
 ) -> None:
@@ -137,7 +169,7 @@ def trace(
     """
     prompt = _read_text(text, file)
     wanted, other = _one_of("target", target, target_id), _one_of("against", against, against_id)
-    loaded = wherefrom.load(model, say=_say)
+    loaded = wherefrom.load(model, say=say)
     with _progress(quiet=as_json) as progress:
         result = wherefrom.trace(
             loaded,
@@ -155,10 +187,11 @@ def trace(
         return
     from wherefrom.views.terminal import print_trace
 
-    print_trace(result, top=top)
+    with output():
+        print_trace(result, top=top)
 
 
-@app.command()
+@app.command(cls=_Command)
 def generate(
     text: Text = None,
     file: File = None,
@@ -186,7 +219,7 @@ def generate(
     from wherefrom.model.generate import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, seed)
-    loaded = wherefrom.load(model, say=_say)
+    loaded = wherefrom.load(model, say=say)
     if as_json:
         result = wherefrom.generate(loaded, prompt, max_tokens=max_tokens, sampling=sampling)
         _print_json({**vars(result), "model": loaded.name})
@@ -194,14 +227,14 @@ def generate(
     started: list[bool] = []
 
     def show(piece: str) -> None:
-        print(piece if started else prompt + piece, end="", flush=True)
+        _print(piece if started else prompt + piece, end="")
         started.append(True)
 
     wherefrom.generate(loaded, prompt, max_tokens=max_tokens, sampling=sampling, on_text=show)
-    print("" if started else prompt)
+    _print("" if started else prompt)
 
 
-@app.command()
+@app.command(cls=_Command)
 def example(
     q: Annotated[
         str | None, typer.Option("--q", help='Queries, a row a token: "1,0; 0,2; 2,1".', metavar="ROWS")
@@ -216,8 +249,9 @@ def example(
     scale: Annotated[float | None, typer.Option(help="Multiply q . k by this; 1 / sqrt(d_k) unless given.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Work self-attention through by hand: scores, weights and outputs of a small example.
+    """Work self-attention through by hand.
 
+    Prints the scores, weights and outputs of a small example, rounded to three decimals (--json: unrounded).
     Without options it is the three-token example of the lesson on self-attention; its numbers can be
     replaced. Pairs that the mask does not permit are shown as a dash.
 
@@ -242,7 +276,7 @@ def example(
     if as_json:
         _print_json(example_json(names, **rows, mask=mask, scale=scale))
     else:
-        print(example_tables(names, **rows, mask=mask, scale=scale), end="")
+        _print(example_tables(names, **rows, mask=mask, scale=scale), end="")
 
 
 def _read_text(text: str | None, file: Path | None) -> str:
@@ -285,7 +319,16 @@ def _given_text(text: str | None, file: Path | None) -> str:
             given="none",
             way_out='Give it as an argument, with --file, or on standard input: wherefrom trace "One, two,"',
         )
-    return _decoded(sys.stdin.buffer.read(), "standard input")
+    try:
+        data = sys.stdin.buffer.read()
+    except OSError as error:
+        raise InputError(
+            "the prompt",
+            expected="a text on standard input",
+            given=f"{error.strerror}",
+            way_out="Give the text as an argument or with --file.",
+        ) from error
+    return _decoded(data, "standard input")
 
 
 def _decoded(data: bytes, where: str) -> str:
@@ -314,11 +357,12 @@ def _one_of(name: str, text: str | None, number: int | None) -> str | int | None
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2))
+    _print(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2))
 
 
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+def _print(text: str, end: str = "\n") -> None:
+    with output():
+        print(text, end=end)
 
 
 @contextmanager

@@ -8,18 +8,21 @@ those of a `Call` may be views of memory or of a file, and `Recording.calls` may
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError
+from wherefrom.mask import whole
 from wherefrom.tokens import Tokens
 
 Array: TypeAlias = NDArray[Any]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class Call:
         """The size of the arrays."""
         return int(self.q.nbytes + self.k.nbytes + self.v.nbytes + self.lse.nbytes)
 
+    def __repr__(self) -> str:
+        heads, size = f"{self.heads} heads on {self.k.shape[0]}", f"{self.q.shape[1]} x {self.k.shape[1]}"
+        return f"Call(layer {self.layer}, {self.name}, {self.kind}, {heads}, {size} positions, {_size(self.bytes)})"
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -146,6 +153,10 @@ class Recording:
         """The size of all arrays."""
         return sum(call.bytes for call in self.calls)
 
+    def __repr__(self) -> str:
+        counts = f"{_counted(len(self), 'token')}, {_counted(len(self.calls), 'call')}"
+        return f"Recording({self.model.name}, {counts}, {_size(self.bytes)})"
+
     def call(self, layer: int) -> Call:
         """Return the self-attention call of a layer.
 
@@ -153,7 +164,7 @@ class Recording:
             InputError: there is no such layer in the recording.
         """
         for call in self.calls:
-            if call.layer == layer and call.kind == "self":
+            if call.layer == as_index(layer) and call.kind == "self":
                 return call
         held = [call.layer for call in self.calls]
         raise InputError(
@@ -171,7 +182,7 @@ class Recording:
             InputError: predictions of that position were not kept.
         """
         for prediction in self.predictions:
-            if prediction.position == position:
+            if prediction.position == as_index(position):
                 return prediction
         kept = ", ".join(str(p.position) for p in self.predictions[:8])
         raise InputError(
@@ -183,13 +194,24 @@ class Recording:
         )
 
 
-def check_index(what: str, value: int, size: int) -> int:
+def as_index(value: Any) -> int | None:
+    """Return a whole number of any kind, Python's or numpy's, as an int; None for anything else, True included."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def check_index(what: str, value: Any, size: int) -> int:
     """Return `value` as a plain int if it is an index below `size`; negative indices are refused, not wrapped.
 
     Raises:
         InputError: anything but 0 <= value < size.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < size:
+    number = as_index(value)
+    if number is None or not 0 <= number < size:
         raise InputError(
             f"the {what}",
             expected=f"a whole number from 0 to {size - 1}",
@@ -198,14 +220,72 @@ def check_index(what: str, value: int, size: int) -> int:
             value=value,
             size=size,
         )
-    return int(value)
+    return number
+
+
+def check_items(what: str, value: Any, *, expected: str, way_out: str) -> tuple[Any, ...]:
+    """Return what an iterable holds (a tuple, a range, a numpy array); a lone number or a text is none.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        if not isinstance(value, str | bytes):
+            return tuple(value)
+    except TypeError:
+        pass
+    raise InputError(what, expected=expected, given=_named(value), way_out=way_out, value=value)
+
+
+def check_kind(what: str, value: Any, kind: type[Kind], *, way_out: str) -> Kind:
+    """Return `value` if it is of a kind.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(value, kind):
+        raise InputError(what, expected=f"a {kind.__name__}", given=_named(value), way_out=way_out, value=value)
+    return value
+
+
+def check_recording(value: Any) -> Recording:
+    """Return `value` if it is a recording.
+
+    Raises:
+        InputError: it is not, such as a trace, which has one.
+    """
+    way_out = "Make one with `wherefrom.record(model, text)`; that of a trace is trace.recording."
+    return check_kind("the recording", value, Recording, way_out=way_out)
 
 
 def forecast_bytes(model: ModelFacts, tokens: int, *, item_size: int = 4) -> int:
     """Return the size that a recording of that many tokens will have, exactly, before anything runs.
 
     A token costs, in every layer, one query a head, one key and one value a key/value head, and one float32 lse a head.
+
+    Raises:
+        InputError: the facts of no model (those of a recording are `recording.model`), or a number below 0.
     """
+    way_out = "Give recording.model, or ask `wherefrom.forecast(model, text)`."
+    model = check_kind("the model's facts", model, ModelFacts, way_out=way_out)
+    tokens = whole("the number of tokens", tokens, least=0, way_out="Say how many tokens are to be recorded.")
     queries = model.heads * model.head_size
     shared = 2 * model.kv_heads * model.head_size
     return tokens * model.layers * ((queries + shared) * item_size + model.heads * 4)
+
+
+def _named(value: Any) -> str:
+    """Return a wrong value as an error shows it: whole if it is short, else what it is."""
+    plain = value is None or isinstance(value, bool | int | float | str | bytes | np.generic)
+    return repr(value) if plain and len(repr(value)) <= 40 else f"a value of type {type(value).__name__}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return _counted(count, "byte")

@@ -263,12 +263,15 @@ class Tokenizer:
         self._refuse_missing(text, raw)
         ids = tuple(self.inner.encode(text, add_special_tokens=False).ids)
         pieces = tuple(self.label(number) for number in ids)
-        listed = ", ".join(f'"{piece}"' for piece in pieces)
+        typable = all(_whole(self.token_bytes(number)) is not None for number in ids)
+        named = [f'"{piece}"' + f" = id {number}" * (not typable) for piece, number in zip(pieces, ids, strict=True)]
+        listed = ", ".join(named)
+        by_id = "" if typable else " by its id (--target-id or --against-id; in Python, the number)"
         raise InputError(
             f'the token "{readable(text)}"',
             expected="exactly one token of this model",
             given=f"{len(ids)} ({listed})" if ids else "an empty text",
-            way_out="Ask for one of these pieces." if ids else 'Name a token, for example " the".',
+            way_out=f"Ask for one of these pieces{by_id}." if ids else 'Name a token, for example " the".',
             text=text,
             pieces=pieces,
             ids=ids,

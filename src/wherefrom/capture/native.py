@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from wherefrom.capture.recorder import Recorder
-from wherefrom.model.generate import Sampling, Step, check_count, steps
-from wherefrom.model.language import LanguageModel, read_prompt
+from wherefrom.errors import InputError
+from wherefrom.mask import whole
+from wherefrom.model.generate import Sampling, Step, steps
+from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model
 from wherefrom.model.transformer import KeyValueCache
-from wherefrom.recording import ModelFacts, Prediction, Recording
+from wherefrom.recording import ModelFacts, Prediction, Recording, as_index, forecast_bytes
 from wherefrom.tokens import Tokens
 
 KEPT_PREDICTIONS = 5
@@ -38,6 +40,21 @@ def facts_of(model: LanguageModel) -> ModelFacts:
     )
 
 
+def forecast(model: LanguageModel, text: str | Tokens | int) -> int:
+    """Return how many bytes the recording of a text, or of that many tokens, will take, exactly; nothing runs.
+
+    Args:
+        model: from `wherefrom.load`.
+        text: the prompt, its tokens, or how many there will be (of a generation, the written ones included).
+
+    Raises:
+        InputError: a prompt that `record` refuses, or a number below 0.
+    """
+    require_model(model)
+    count = as_index(text)
+    return forecast_bytes(facts_of(model), len(_tokens(model, text)) if count is None else count)
+
+
 @torch.inference_mode()
 def record(
     model: LanguageModel,
@@ -48,7 +65,7 @@ def record(
 ) -> Recording:
     """Return the recording of one pass over a text: every call's q, k, v and lse, checked, in memory.
 
-    Its size is known before: `wherefrom.forecast_bytes`. It grows linearly with the text.
+    Its size is known before: `wherefrom.forecast(model, text)`. It grows linearly with the text.
 
     Args:
         model: from `wherefrom.load`.
@@ -57,11 +74,20 @@ def record(
         progress: called after each layer with (layers done, layers in all).
 
     Raises:
-        InputError: the prompt is empty, blank, or longer than the model's context.
+        InputError: the prompt is no text, empty, blank, or longer than the model's context; tokens that are not this
+            model's; predictions that are neither "last" nor "all".
         RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
     """
-    tokens = read_prompt(model, text) if isinstance(text, str) else text
-    recorder, start = Recorder(_layer_counter(model, progress)), time.perf_counter()
+    tokens = _tokens(model, text)
+    if predictions not in ("last", "all"):
+        raise InputError(
+            "predictions",
+            expected='"last" or "all"',
+            given=repr(predictions),
+            way_out="Keep what the model expected after the last position only, or after every one.",
+        )
+    start = time.perf_counter()
+    recorder = Recorder(model.config.layers, len(tokens), _layer_counter(model, progress))
     x = model.transformer.stream(torch.tensor([tokens.ids]), attention=recorder)[0]  # T M
     positions = range(len(tokens)) if predictions == "all" else range(len(tokens) - 1, len(tokens))
     kept: list[Prediction] = []
@@ -96,8 +122,10 @@ def record_generation(
         InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
         RecordingError: a kernel's output or lse failed the self-check.
     """
-    prompt = read_prompt(model, text, room=check_count(max_tokens))
-    recorder, start = Recorder(), time.perf_counter()
+    max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
+    prompt = read_prompt(model, text, room=max_tokens)
+    start = time.perf_counter()
+    recorder = Recorder(model.config.layers, len(prompt) + max_tokens)
     cache = KeyValueCache(model.config, len(prompt) + max_tokens)
     stops = model.config.eos_ids if stop_ids is None else stop_ids
     written = list(
@@ -115,6 +143,10 @@ def record_generation(
     tokens = model.tokenizer.tokens_of([*prompt.ids, *(step.id for step in written)])
     kept = _predictions_of_steps(written, last, tokens.ids)
     return Recording(facts_of(model), tokens, recorder.calls(), kept, len(prompt), time.perf_counter() - start)
+
+
+def _tokens(model: LanguageModel, text: Any) -> Tokens:
+    return check_tokens(model, text) if isinstance(text, Tokens) else read_prompt(model, text)
 
 
 def _layer_counter(model: LanguageModel, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:

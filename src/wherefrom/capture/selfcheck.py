@@ -1,24 +1,32 @@
-"""The self-check (floor 3): no call is recorded before its own numbers have rebuilt what its kernel returned.
+"""The self-check (floor 3): no call is recorded unless its own numbers rebuild what its kernel returned.
 
 Kernels have returned wrong log-sum-exps in public releases (off by ln 2, all zeros, padded). A weight recomputed from a
 wrong lse looks like a weight. So for some rows of every head, at every call, the weights exp(s - lse) must sum to one
-and their weighted sum of the values must be the kernel's own output; otherwise the recorder refuses.
+and their weighted sum of the values must be the kernel's own output; otherwise the recorder refuses. The calls of one
+pass are alike and are checked side by side, which costs a third of checking them one by one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wherefrom.attention import Mask
+from wherefrom.capture.fused import Attended
 from wherefrom.errors import RecordingError
 from wherefrom.model.transformer import Site
 from wherefrom.recording import Check
 
 CEILING = 0.05
 """No tolerance grows beyond this: a lse that is off by ln 2 makes the weights sum to 2, and must never pass."""
-
-
+LOWEST = -80.0
+"""A weight below exp(-80) counts for nothing in float32, but as a denormal number it would take the processor longer
+than all the others together; exponents end here."""
+NUMBERS_AT_ONCE = 2**21
+"""Weights rebuilt together, so that a check needs little memory at any length: 8 MB in float32."""
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -28,76 +36,117 @@ def rows_to_check(destinations: int, layer: int) -> list[int]:
     return sorted({0, wandering, destinations - 1})
 
 
-def check_call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    y: Tensor,
-    lse: Tensor,
-    *,
-    mask: Mask,
-    scale: float,
-    site: Site,
-    kernel: str,
-) -> Check:
-    """Return what the check found, or refuse.
+@dataclass(frozen=True)
+class Sample:
+    """Which rows of one call are checked, and what its kernel returned for them.
+
+    Attributes:
+        site: which call.
+        kernel: which kernel.
+        mask: who may read whom, seen from the call's first row.
+        scale: of the scores.
+        rows: destinations, counted from the call's first row.
+        y: the outputs [H, R, V], in float32.
+        precision: the step of the outputs' own number format at 1.
+    """
+
+    site: Site
+    kernel: str
+    mask: Mask
+    scale: float
+    rows: tuple[int, ...]
+    y: Tensor
+    precision: float
+
+    @classmethod
+    def of(cls, attended: Attended, *, mask: Mask, scale: float, site: Site) -> Sample:
+        """Return the sample of a call that gave outputs [1, H, T, V]."""
+        output = attended.output[0]
+        rows = rows_to_check(output.shape[1], site.layer)
+        y = torch.stack([output[:, row] for row in rows], dim=1).float()  # H R V
+        return cls(site, attended.kernel, mask, scale, tuple(rows), y, torch.finfo(output.dtype).eps)
+
+    def alike(self, other: Sample) -> bool:
+        """Whether two samples can be checked side by side."""
+        return (self.y.shape, self.scale, self.kernel) == (other.y.shape, other.scale, other.kernel) and (
+            self.mask is other.mask or self.mask == other.mask
+        )
+
+
+def check_samples(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, lse: Tensor) -> list[Check]:
+    """Return what the check found for each of some calls that are alike, or refuse.
 
     Args:
-        q: [1, H, T, D]; k: [1, K, S, D]; v: [1, K, S, V]: what the kernel was given.
-        k: see q.
-        v: see q.
-        y: [1, H, T, V] and lse [1, H, T]: what it returned.
-        lse: see y.
-        mask: who may read whom.
-        scale: of the scores.
-        site: named in the error.
-        kernel: named in the error.
+        samples: of L calls.
+        q: [L, H, R, D], the queries of the sampled rows.
+        k: [L, K, S, D], the keys that each call read.
+        v: [L, K, S, V], the values.
+        lse: [L, H, R], what the kernel returned for the rows.
 
     Raises:
-        RecordingError: the weights of a row do not sum to one, do not rebuild the output, or are not finite.
+        RecordingError: the weights of a row do not sum to one, do not rebuild the output, or are not finite;
+            the first such call is named.
     """
-    heads, kv_heads, sources = q.shape[1], k.shape[1], k.shape[2]
-    rows = rows_to_check(q.shape[2], site.layer)
-    permitted = mask.permitted(rows, range(sources))  # [H] R S
-    some, keys, values = q[0, :, rows].float(), k[0].float(), v[0].float()  # H R D, K S D, K S V
-    returned, kept = y[0, :, rows].float(), lse[0, :, rows]  # H R V, H R
-    scores = scale * some.reshape(kv_heads, -1, q.shape[-1]) @ keys.transpose(-1, -2)  # K G*R S
-    scores = scores.view(heads, len(rows), sources)  # H R S
-    scores.masked_fill_(torch.from_numpy(~permitted).to(q.device), -torch.inf)
-    expected = torch.from_numpy(permitted.any(axis=-1)).to(q.device).float().expand(kept.shape)  # H R, 0 for a dead row
-    if not bool(expected.all()):  # a dead row's weights are exp(-inf) = 0 if its lse is -inf, and NaN, refused, if not
-        kept = torch.where(expected == 0, torch.where(kept == -torch.inf, 0.0, torch.nan), kept)
-    weights = scores.sub_(kept.unsqueeze(-1)).exp_()  # H R S
-    rebuilt = (weights.view(kv_heads, -1, sources) @ values).view_as(returned)  # H R V
-    sum_error = float((weights.sum(dim=-1) - expected).abs().amax())
-    output_error = float((rebuilt - returned).abs().amax() / values.abs().amax().clamp_min(TINY))
-    tolerance = _tolerance(some, keys, scale, y.dtype)
-    if not (sum_error <= tolerance and output_error <= tolerance):  # so that NaN refuses, too
-        raise _refusal(site, kernel, sum_error, output_error, tolerance)
-    return Check(tuple(rows), sum_error, output_error, tolerance)
+    together = max(1, NUMBERS_AT_ONCE // (lse[0].numel() * k.shape[2]))
+    checks: list[Check] = []
+    for first in range(0, len(samples), together):
+        part = slice(first, first + together)
+        checks += _check_together(samples[part], q[part].float(), k[part].float(), v[part].float(), lse[part])
+    return checks
 
 
-def _tolerance(q: Tensor, k: Tensor, scale: float, dtype: torch.dtype) -> float:
+def _check_together(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, lse: Tensor) -> list[Check]:
+    (calls, kv_heads, sources), (heads, rows) = k.shape[:3], q.shape[1:3]
+    y = torch.stack([sample.y for sample in samples])  # L H R V
+    unread = _unread(samples, sources).to(q.device)  # L H|1 R S
+    scores = samples[0].scale * q.reshape(calls, kv_heads, -1, q.shape[-1]) @ k.transpose(-1, -2)  # L K G*R S
+    weights = scores.view(calls, heads, rows, sources).sub_(lse.unsqueeze(-1))  # L H R S
+    weights = weights.clamp_(min=LOWEST).exp_().masked_fill_(unread, 0.0)
+    dead = unread.all(dim=-1).expand(lse.shape)  # L H R, rows that may read nothing
+    expected = (1.0 - dead.float()).masked_fill(dead & (lse != -torch.inf), torch.inf)  # and must say so
+    rebuilt = (weights.view(calls, kv_heads, -1, sources) @ v).view_as(y)  # L H R V
+    largest = v.abs().amax(dim=(1, 2, 3)).clamp_min(TINY)  # L
+    sum_errors = (weights.sum(dim=-1) - expected).abs().amax(dim=(1, 2)).tolist()
+    output_errors = ((rebuilt - y).abs().amax(dim=(1, 2, 3)) / largest).tolist()
+    q_length, k_length = (x.norm(dim=-1).amax(dim=(1, 2)) for x in (q, k))  # L
+    products = (q_length * k_length * samples[0].scale).tolist()
+    checks = []
+    for sample, sum_error, output_error, product in zip(samples, sum_errors, output_errors, products, strict=True):
+        tolerance = _tolerance(product, q.shape[-1], sample.precision)
+        if not (sum_error <= tolerance and output_error <= tolerance):  # so that NaN refuses, too
+            raise _refusal(sample, sum_error, output_error, tolerance)
+        checks.append(Check(sample.rows, sum_error, output_error, tolerance))
+    return checks
+
+
+def _unread(samples: Sequence[Sample], sources: int) -> Tensor:
+    """Return which sources the rows may not read, bool [L, H or 1, R, S]."""
+    mask, every = samples[0].mask, [row for sample in samples for row in sample.rows]
+    permitted = torch.from_numpy(mask.permitted(every, range(sources)))  # [H] L*R S
+    return ~permitted.view(-1, len(samples), len(samples[0].rows), sources).transpose(0, 1)
+
+
+def _tolerance(largest_product: float, head_size: int, precision: float) -> float:
     """Return how far apart two honest computations may be.
 
     A float32 dot product of length D errs by at most about D eps |q||k|, in practice by sqrt(D); an error of the
     score is the relative error of its weight. Outputs are also rounded to their own format.
     """
-    largest = float(q.norm(dim=-1).amax() * k.norm(dim=-1).amax()) * scale
-    of_scores: float = torch.finfo(torch.float32).eps * q.shape[-1] ** 0.5 * (1.0 + largest)
-    return min(CEILING, 1e-5 + 2.0 * of_scores + 2.0 * torch.finfo(dtype).eps)
+    of_scores: float = torch.finfo(torch.float32).eps * head_size**0.5 * (1.0 + largest_product)
+    return min(CEILING, 1e-5 + 2.0 * of_scores + 2.0 * precision)
 
 
-def _refusal(site: Site, kernel: str, sum_error: float, output_error: float, tolerance: float) -> RecordingError:
+def _refusal(sample: Sample, sum_error: float, output_error: float, tolerance: float) -> RecordingError:
+    site = sample.site
     return RecordingError(
-        f"the self-check of layer {site.layer} ({site.name}, kernel {kernel})",
+        f"the self-check of layer {site.layer} ({site.name}, kernel {sample.kernel})",
         expected=f"weights that sum to one and rebuild the kernel's output within {tolerance:.1e}",
         given=f"sums off by up to {sum_error:.3g} and outputs off by up to {output_error:.3g}",
         way_out="The kernel's log-sum-exp or the model's numbers are wrong, so nothing was recorded; "
         "try another torch version, and report the kernel.",
         layer=site.layer,
         name=site.name,
-        kernel=kernel,
+        kernel=sample.kernel,
         sum_error=sum_error,
         output_error=output_error,
         tolerance=tolerance,

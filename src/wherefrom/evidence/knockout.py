@@ -10,9 +10,10 @@ cut in a dense mask.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -24,16 +25,16 @@ from wherefrom.capture.fused import Limits, attend, merge
 from wherefrom.capture.native import facts_of
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
-from wherefrom.model.language import LanguageModel
+from wherefrom.model.language import LanguageModel, require_model
 from wherefrom.model.transformer import Site
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import Recording, check_index
+from wherefrom.recording import Array, Recording, check_index, check_items, check_kind, check_recording
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (rows done, rows in all) after each batch."""
 
 ROWS_AT_ONCE = 512
-EXACTNESS = "exact: measured by running the position again without the edge, in float32"
+EXACTNESS = "exact: measured by running the position again without the edge, within float32 rounding (about 1e-5 nats)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,11 @@ class Knockouts:
     seconds: float
     exactness: str = EXACTNESS
 
+    def __repr__(self) -> str:
+        largest = self.nats[np.abs(self.nats).argmax()]
+        cuts = f"{len(self.cuts)} cuts, the largest {largest:+.2f} nats"
+        return f"Knockouts({self.target}, position {self.destination}, {cuts})"
+
 
 @dataclass(frozen=True, eq=False)
 class HeadKnockouts:
@@ -84,6 +90,10 @@ class HeadKnockouts:
     rows: int
     seconds: float
     exactness: str = EXACTNESS
+
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.nats.shape))
+        return f"HeadKnockouts({size} sources, layers, heads; within ±{np.abs(self.nats).max(initial=0.0):.2f} nats)"
 
 
 @dataclass(frozen=True)
@@ -109,10 +119,12 @@ class LastPosition:
     """The last position of a recording, ready to be run again in many versions side by side.
 
     Raises:
-        InputError: the recording has one token, or another model made it.
+        InputError: what is given is no model or no recording, the recording has one token, or another model made it.
     """
 
     def __init__(self, model: LanguageModel, recording: Recording) -> None:
+        require_model(model)
+        recording = check_recording(recording)
         if len(recording) < 2:
             raise InputError(
                 "the prompt",
@@ -139,8 +151,8 @@ class LastPosition:
         self.model, self.recording = model, recording
         self.position = len(recording) - 1
         earlier = slice(None, self.position)
-        self._keys = [torch.from_numpy(call.k[:, earlier])[None] for call in recording.calls]  # 1 K n-1 D
-        self._values = [torch.from_numpy(call.v[:, earlier])[None] for call in recording.calls]
+        self._keys = [_tensor(call.k[:, earlier])[None] for call in recording.calls]  # 1 K n-1 D
+        self._values = [_tensor(call.v[:, earlier])[None] for call in recording.calls]
         self._rotation = model.transformer.rotary(torch.tensor([self.position]))
 
     @torch.inference_mode()
@@ -219,6 +231,13 @@ class _EachHead:
         return _RowCut(rows, self._cut.limits, self._cut.own_cut)
 
 
+def _tensor(array: Array) -> Tensor:
+    """Return a view of what was recorded, which is read-only; torch warns of that, and nothing here writes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+        return torch.from_numpy(array)
+
+
 def _row_cut(permitted: Tensor, rows: slice) -> _RowCut:
     """Return the cut of bool [H or 1, R, n], the last column being the position's own edge."""
     like = torch.empty(0)
@@ -234,10 +253,7 @@ class _CutAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:
         group = q.shape[1] // k.shape[1]
         q, k, v = (x.transpose(0, 2) for x in (q, k, v))  # 1 H|K R D: the versions stand side by side as rows
-        k, v = (
-            k.repeat_interleave(group, dim=1),
-            v.repeat_interleave(group, dim=1),
-        )  # 1 H R D, own key and value
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))  # 1 H R D, own key and value
         own = scale * (q * k).sum(dim=-1)  # 1 H R, the score of the position's own edge
         if self._cut is not None:
             own[:, :, self._cut.rows] = own[:, :, self._cut.rows].masked_fill(self._cut.own_cut, -torch.inf)
@@ -250,11 +266,8 @@ class _CutAttention:
             return self._last.read_earlier(q, layer, Limits(), scale)
         start, stop = self._cut.rows.start, self._cut.rows.stop
         parts = []
-        for rows, limits in (
-            (slice(0, start), Limits()),
-            (self._cut.rows, self._cut.limits),
-            (slice(stop, q.shape[2]), Limits()),
-        ):
+        before, behind = (slice(0, start), Limits()), (slice(stop, q.shape[2]), Limits())
+        for rows, limits in (before, (self._cut.rows, self._cut.limits), behind):
             if rows.stop > rows.start:
                 parts.append(self._last.read_earlier(q[:, :, rows], layer, limits, scale))
         outputs, sums = zip(*parts, strict=True)
@@ -279,10 +292,11 @@ def knock_out(
         progress: told after each batch.
 
     Raises:
-        InputError: a source out of range, an empty group, or a group that leaves nothing to read.
+        InputError: no target, or one that the model has no token for; a source out of range, sources that are not in
+            groups, an empty group, or a group that leaves nothing to read.
     """
     start = time.perf_counter()
-    scope = (scope or Scope()).checked(last.recording)
+    scope = _checked(last, target, scope)
     groups = _groups(last.position + 1, cuts)
     batches = np.array_split(np.arange(len(groups)), -(-len(groups) // ROWS_AT_ONCE))
     values, before = [], 0.0
@@ -316,14 +330,15 @@ def knock_out_heads(
         progress: told after each source.
 
     Raises:
-        InputError: a source, layer or head out of range.
+        InputError: no target, or one that the model has no token for; a source, layer or head out of range.
     """
     start = time.perf_counter()
+    scope = _checked(last, target, scope)
     model = last.recording.model
-    scope = (scope or Scope()).checked(last.recording)
     layers = scope.layers if scope.layers is not None else tuple(range(model.layers))
     heads = scope.heads if scope.heads is not None else tuple(range(model.heads))
-    checked = tuple(check_index("position", source, last.position + 1) for source in sources)
+    given = check_items("the sources", sources, expected="positions, such as (0, 1)", way_out="A single one is (3,).")
+    checked = tuple(check_index("position", source, last.position + 1) for source in given)
     at_once = max(1, 3 * ROWS_AT_ONCE // (len(layers) * len(heads)))
     parts = []
     for first in range(0, len(checked), at_once):
@@ -335,6 +350,15 @@ def knock_out_heads(
     nats = np.concatenate(parts) if parts else np.zeros((0, len(layers), len(heads)))
     rows = nats.size + len(parts)
     return HeadKnockouts(checked, layers, heads, nats, rows, time.perf_counter() - start)
+
+
+def _checked(last: Any, target: Any, scope: Any) -> Scope:
+    """Return the scope, if what is asked for can be measured."""
+    check_kind("the last position", last, LastPosition, way_out="Make it: wherefrom.LastPosition(model, recording).")
+    found = check_kind("the target", target, Target, way_out="Give a token id as one: wherefrom.Target(id).")
+    found.require_in(last.model.config.vocabulary)
+    asked = Scope() if scope is None else check_kind("the scope", scope, Scope, way_out="Write wherefrom.Scope((3,)).")
+    return asked.checked(last.recording)
 
 
 def _values(last: LastPosition, target: Target, x: Tensor) -> NDArray[np.float64]:
@@ -353,7 +377,9 @@ def _values(last: LastPosition, target: Target, x: Tensor) -> NDArray[np.float64
 def _groups(size: int, cuts: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
     if cuts is None:
         return [(source,) for source in range(size)]
-    groups = [tuple(sorted({check_index("position", source, size) for source in group})) for group in cuts]
+    how = {"expected": "groups of sources", "way_out": "Each cut is a group: [(0,), (1,)] cuts two sources one by one."}
+    given = [check_items("the cuts", group, **how) for group in check_items("the cuts", cuts, **how)]
+    groups = [tuple(sorted({check_index("position", source, size) for source in group})) for group in given]
     for group in groups:
         if not 0 < len(group) < size:
             raise InputError(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wherefrom.errors import InputError
+from wherefrom.mask import whole
 from wherefrom.model.transformer import Transformer
+from wherefrom.recording import as_index
 from wherefrom.tokens import Tokenizer
 
 VOCABULARY_STRIP = 1024
@@ -22,13 +25,52 @@ class Target:
     Attributes:
         id: the token.
         against: the other token of a difference, log p(id) - log p(against); None for the log-probability itself.
+
+    Raises:
+        InputError: anything but whole numbers from 0 up, or a token against itself.
     """
 
     id: int
     against: int | None = None
 
+    def __post_init__(self) -> None:
+        way_out = '`model.tokenizer.one_token(" Mary")` finds the id of a token.'
+        for name in ("id", "against"):
+            if name == "id" or self.against is not None:
+                number = whole(f"a target's {name}", getattr(self, name), least=0, way_out=way_out)
+                object.__setattr__(self, name, number)
+        if self.id == self.against:
+            raise InputError(
+                "a target's against",
+                expected="another token than its id",
+                given=f"{self.id} for both",
+                way_out="Leave it out to ask for the target alone.",
+                token=self.id,
+            )
+
+    def require_in(self, vocabulary: int) -> None:
+        """Refuse tokens that a model does not have.
+
+        Raises:
+            InputError: an id that is not below the size of the vocabulary.
+        """
+        for number in (self.id, self.against):
+            if number is not None and number >= vocabulary:
+                raise InputError(
+                    "the target",
+                    expected=f"a token id from 0 to {vocabulary - 1}",
+                    given=str(number),
+                    way_out="Use an id of this model's tokenizer.",
+                    token=number,
+                )
+
     def value(self, transformer: Transformer, x: Tensor) -> Tensor:
-        """Return the target in nats, float64 [R], for residual streams x [R, M] after the last block."""
+        """Return the target in nats, float64 [R], for residual streams x [R, M] after the last block.
+
+        Raises:
+            InputError: the model has no such token.
+        """
+        self.require_in(transformer.head.weight.shape[0])
         if self.against is not None:  # the normaliser of softmax cancels: two rows of the head are enough
             pair = transformer.head.weight[[self.id, self.against]]  # 2 M
             logits = transformer.norm(x) @ pair.T  # R 2
@@ -41,7 +83,12 @@ class Target:
         return (x @ head[self.id]).double() - torch.logsumexp(normalizer, dim=0)
 
     def of_logits(self, logits: Tensor) -> Tensor:
-        """Return the target in nats, float64 [...], of logits [..., N]."""
+        """Return the target in nats, float64 [...], of logits [..., N].
+
+        Raises:
+            InputError: there is no such token among the N.
+        """
+        self.require_in(logits.shape[-1])
         if self.against is not None:
             return (logits[..., self.id] - logits[..., self.against]).double()
         return logits[..., self.id].double() - torch.logsumexp(logits, dim=-1).double()
@@ -80,17 +127,18 @@ def find_target(
     return Target(chosen, other)
 
 
-def _token(tokenizer: Tokenizer, logits: Tensor, wanted: str | int, what: str) -> int:
-    if isinstance(wanted, int):
-        if isinstance(wanted, bool) or not 0 <= wanted < logits.shape[-1]:
+def _token(tokenizer: Tokenizer, logits: Tensor, wanted: Any, what: str) -> int:
+    if not isinstance(wanted, str):
+        number = as_index(wanted)
+        if number is None or not 0 <= number < logits.shape[-1]:
             raise InputError(
                 what,
                 expected=f"a token id from 0 to {logits.shape[-1] - 1}",
-                given=str(wanted),
+                given=repr(wanted),
                 way_out="Give the token's text instead.",
                 token=wanted,
             )
-        return wanted
+        return number
     spaced = None if not wanted or wanted[0].isspace() else _one_or_none(tokenizer, " " + wanted)
     if spaced is None:
         return tokenizer.one_token(wanted)

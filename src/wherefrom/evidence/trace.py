@@ -18,12 +18,13 @@ from wherefrom.capture.native import record
 from wherefrom.errors import InputError
 from wherefrom.evidence.knockout import HeadKnockouts, Knockouts, LastPosition, knock_out, knock_out_heads
 from wherefrom.evidence.target import Target, find_target
+from wherefrom.mask import whole
 from wherefrom.model.language import LanguageModel, read_prompt
-from wherefrom.questions import Scope
+from wherefrom.questions import Answer, Column, Scope
 from wherefrom.questions.asked import EXACTNESS, mean_row
 from wherefrom.questions.exact import row_of_weights
 from wherefrom.recording import Prediction, Recording, check_index
-from wherefrom.tokens import Tokens
+from wherefrom.tokens import Tokens, readable
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -92,6 +93,9 @@ class Aim:
     against_label: str | None
     probability: float
 
+    def __str__(self) -> str:
+        return f'"{self.label}"' + ("" if self.against_label is None else f' over "{self.against_label}"')
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -143,6 +147,40 @@ class Trace:
     def largest_check_error(self) -> float:
         """The largest error that the self-checks found in any call."""
         return max(max(c.sum_error, c.output_error) for call in self.recording.calls for c in call.checks)
+
+    def sources(self, top: int = 10) -> Answer:
+        """Return the sources as a table, each with its weight and its knock-out, the largest knock-out first.
+
+        Raises:
+            InputError: top is below 1.
+        """
+        most = whole("top", top, least=1, way_out="Say how many rows you want.")
+        listed, rest = self.order[:most].tolist(), self.order[most:]
+        share, largest = float(self.weights[rest].sum()), float(np.abs(self.nats[rest]).max(initial=0.0))
+        count = f"{rest.size} more source{'' if rest.size == 1 else 's'}"
+        return Answer(
+            question=f"Where did {self.aim}, at position {self.position}, come from? "
+            + self.scope.describe(self.recording),
+            columns=(
+                Column("source", "", "position of the source, from 0"),
+                Column("token", "", "the source's token"),
+                Column("weight", "share of a row", "its share of the position's row, mean over the heads in scope"),
+                Column("knock_out", "nats", "what the target loses when the position may not read it"),
+            ),
+            rows=tuple((s, self.tokens[s].label, float(self.weights[s]), float(self.nats[s])) for s in listed),
+            exactness=f"weight {EXACTNESS}\nknock_out {self.knockouts.exactness}",
+            left_out=f"Not listed: {count} with {share:.4f} of the weight, knock-outs within ±{largest:.4f} nats.",
+            remainder=share,
+        )
+
+    def __str__(self) -> str:
+        likeliest = ", ".join(f'"{label}" {100 * share:.1f}%' for label, share in self.predicted)
+        return f"{self!r}\npredicted next: {likeliest}\n{self.sources()}"
+
+    def __repr__(self) -> str:
+        text = self.tokens.text
+        shown = readable(text) if len(text) <= 60 else f"…{readable(text[-60:])}"
+        return f'Trace("{shown}" -> {self.aim}, {len(self.tokens)} tokens)'
 
     def to_json(self) -> dict[str, Any]:
         """Return the trace as what `json.dumps` takes; docs/trace.schema.json describes it."""
@@ -227,15 +265,15 @@ def trace(
             or head out of range; a number of sources or heads below 0.
         RecordingError: a kernel failed the self-check.
     """
-    _require_count("carried_sources", carried_sources)
-    _require_count("carriers", carriers)
+    carried_sources = whole("carried_sources", carried_sources, least=0, way_out="0 leaves them out.")
+    carriers = whole("carriers", carriers, least=0, way_out="0 leaves them out.")
     tell = progress or (lambda what, done, total: None)
     tokens, actual_next = _up_to(read_prompt(model, text), position)
     scope = _scope(model, layer, head)
     recording = record(model, tokens, progress=lambda done, total: tell(f"reading {len(tokens)} tokens", done, total))
     last = LastPosition(model, recording)
-    logits = last.logits()
-    target_found = find_target(model.tokenizer, logits, target, against)
+    logits, prediction = last.logits(), recording.prediction(last.position)
+    target_found = find_target(model.tokenizer, logits, prediction.ids[0] if target is None else target, against)
     measured = knock_out(
         last,
         target_found,
@@ -251,8 +289,8 @@ def trace(
     )
     return Trace(
         recording=recording,
-        aim=_aim(model, target_found, float(replace(target_found, against=None).of_logits(logits))),
-        predicted=_predicted(model, recording.prediction(last.position)),
+        aim=_aim(model, target_found, prediction, float(replace(target_found, against=None).of_logits(logits))),
+        predicted=_predicted(model, prediction),
         actual_next=actual_next,
         scope=scope,
         weights=mean_row(recording, last.position, scope),
@@ -278,13 +316,6 @@ def _up_to(tokens: Tokens, position: int | None) -> tuple[Tokens, int | None]:
     return Tokens(tokens.text[: tokens[last].span[1]], tokens.items[: last + 1]), tokens.ids[last + 1]
 
 
-def _require_count(what: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(
-            what, expected="a whole number from 0 up", given=repr(value), way_out="0 leaves them out.", value=value
-        )
-
-
 def _scope(model: LanguageModel, layer: int | None, head: int | None) -> Scope:
     return Scope(
         None if layer is None else (check_index("layer", layer, model.config.layers),),
@@ -292,10 +323,11 @@ def _scope(model: LanguageModel, layer: int | None, head: int | None) -> Scope:
     )
 
 
-def _aim(model: LanguageModel, target: Target, log_probability: float) -> Aim:
-    label = model.tokenizer.label
+def _aim(model: LanguageModel, target: Target, prediction: Prediction, log_probability: float) -> Aim:
+    """Return the target; a token that is listed as predicted has the probability that it has there, to the last bit."""
+    label, listed = model.tokenizer.label, dict(zip(prediction.ids, prediction.log_probabilities, strict=True))
     against = None if target.against is None else label(target.against)
-    return Aim(target, label(target.id), against, math.exp(log_probability))
+    return Aim(target, label(target.id), against, math.exp(listed.get(target.id, log_probability)))
 
 
 def _predicted(model: LanguageModel, prediction: Prediction) -> tuple[tuple[str, float], ...]:

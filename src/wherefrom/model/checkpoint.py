@@ -28,6 +28,10 @@ FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Older files carry the rotation's wavelengths, which every reader computes from the base.
 HARMLESS = ".rotary_emb.inv_freq"
 COPY_AGAIN = "Copy the model's folder again."
+CHOOSE = (
+    'Nothing is downloaded from a hub: give "smollm2", the built-in model, or a local folder that holds config.json '
+    "(model_type llama), model.safetensors and tokenizer.json."
+)
 
 
 @dataclass(frozen=True)
@@ -76,15 +80,14 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
     """Return the model in a folder: config.json, model.safetensors (or shards and index), tokenizer.json.
 
     Args:
-        folder: a local folder; nothing is downloaded.
+        folder: a local folder; nothing is downloaded. A "~" at its beginning is the user's home.
         check_values: whether to look for NaN and infinities, which reads every weight once.
 
     Raises:
         ModelError: something is missing, damaged, of the wrong shape, not a number, or more than the model
             uses. ``path``, ``tensor`` or ``field`` say what.
     """
-    if not folder.is_dir():
-        raise _refusal(f"{folder}", "a folder", "a file" if folder.exists() else "nothing there", path=folder)
+    folder = _existing_folder(folder)
     config = _read_config(folder)
     tensors: dict[str, torch.Tensor] = {}
     for file in _weight_files(folder):
@@ -155,9 +158,22 @@ def _weight_files(folder: Path) -> list[Path]:
     return [_existing(folder / name) for name in sorted(set(shards.values()))]
 
 
+def _existing_folder(folder: Path) -> Path:
+    try:
+        folder = folder.expanduser()
+        if folder.is_dir():
+            return folder
+        given = "a file" if folder.exists() else "nothing there"
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, nobody's home, a zero byte
+        given = f"{error}".rstrip(".")
+    raise ModelError(f"{folder}", expected="a folder", given=given, way_out=CHOOSE, path=folder)
+
+
 def _existing(path: Path) -> Path:
     if path.is_file():
         return path
+    if path.name == "config.json":  # not a damaged model, most likely: no model at all
+        raise ModelError(f"{path.parent}", expected="a config.json in it", given="none", way_out=CHOOSE, path=path)
     pickled = path.name == WEIGHTS and any(path.parent.glob("pytorch_model*.bin"))
     raise ModelError(
         f"{path.parent}",

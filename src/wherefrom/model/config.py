@@ -103,7 +103,7 @@ class Config:
             mlp_bias=read.switch("mlp_bias"),
         )
         if heads % config.kv_heads:
-            read.refuse("num_key_value_heads", config.kv_heads, f"a divisor of the {heads} query heads")
+            read.refuse("num_key_value_heads", config.kv_heads, f"a divisor of num_attention_heads, {heads}")
         return config
 
     def to_hf(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.errors import InputError
+from wherefrom.mask import whole
 from wherefrom.model.language import LanguageModel, read_prompt
 from wherefrom.model.transformer import AttentionFunction, KeyValueCache, Transformer, fused
 
@@ -187,7 +188,8 @@ def generate(
         InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
     """
     start = time.perf_counter()
-    prompt = read_prompt(model, text, room=check_count(max_tokens))
+    max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
+    prompt = read_prompt(model, text, room=max_tokens)
     cache, stops = KeyValueCache(model.config, len(prompt) + max_tokens), model.config.eos_ids
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may need several tokens
     ids, pieces = [], []
@@ -203,19 +205,3 @@ def generate(
     if on_text is not None and pieces[-1]:
         on_text(pieces[-1])
     return Generated(text, "".join(pieces), tuple(ids), ids[-1] in stops, time.perf_counter() - start)
-
-
-def check_count(max_tokens: int) -> int:
-    """Return how many tokens to write, if that is at least one.
-
-    Raises:
-        InputError: it is not.
-    """
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise InputError(
-            "the number of tokens to write",
-            expected="a whole number from 1 up",
-            given=repr(max_tokens),
-            way_out="Ask for at least one.",
-        )
-    return max_tokens

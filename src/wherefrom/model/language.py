@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wherefrom.errors import InputError
 from wherefrom.model import store
@@ -101,10 +101,41 @@ def read_prompt(model: LanguageModel, text: str, *, room: int = 0) -> Tokens:
         room: how many tokens are to be generated behind it.
 
     Raises:
-        InputError: the text is empty or blank, is not UTF-8, or does not fit into the model's context.
+        InputError: the text is no str, is empty or blank, is not UTF-8, or does not fit into the model's context.
     """
+    require_model(model)
     require_text(text)
-    tokens = model.tokenizer.encode(text)
+    return _fitting(model, model.tokenizer.encode(text), room)
+
+
+def check_tokens(model: LanguageModel, tokens: Tokens) -> Tokens:
+    """Return tokens, if they are the model's own and it can read them.
+
+    Raises:
+        InputError: an id that this model does not have or that spells something else here, as with tokens of another
+            model's tokenizer; or more tokens than the model's context.
+    """
+    require_model(model)
+    spelled: dict[int, bytes | None] = {}  # by id; None for an id beyond the vocabulary
+    for position, token in enumerate(tokens):
+        if token.id not in spelled:
+            known = 0 <= token.id < model.config.vocabulary
+            spelled[token.id] = model.tokenizer.token_bytes(token.id) if known else None
+        here = spelled[token.id]
+        if here != token.data:
+            raise InputError(
+                "the tokens",
+                expected=f"those of {model.name}",
+                given=f'id {token.id} for "{token.label}" at position {position}, '
+                + ("which is beyond its vocabulary" if here is None else f"which spells {here!r} there"),
+                way_out="Read the text with this model's own tokenizer: model.tokenizer.encode(text).",
+                position=position,
+                id=token.id,
+            )
+    return _fitting(model, tokens, 0)
+
+
+def _fitting(model: LanguageModel, tokens: Tokens, room: int) -> Tokens:
     if len(tokens) + room > model.config.context:
         behind = f" and room for {room} more" if room else ""
         raise InputError(
@@ -118,16 +149,40 @@ def read_prompt(model: LanguageModel, text: str, *, room: int = 0) -> Tokens:
     return tokens
 
 
-def require_text(text: str) -> None:
+def require_model(model: Any) -> None:
+    """Refuse what is no language model.
+
+    Raises:
+        InputError: such as a model's name, or its transformer.
+    """
+    if not isinstance(model, LanguageModel):
+        raise InputError(
+            "the model",
+            expected="a LanguageModel",
+            given=repr(model) if isinstance(model, str) else f"a value of type {type(model).__name__}",
+            way_out="Load it first: model = wherefrom.load().",
+        )
+
+
+def require_text(text: object) -> None:
     """Refuse a prompt that has nothing to read.
 
     Raises:
-        InputError: it is empty or blank.
+        InputError: it is no str, or it is empty or blank.
     """
+    if not isinstance(text, str):
+        raise InputError(
+            "the prompt",
+            expected="a text (str)",
+            given="None" if text is None else f"a value of type {type(text).__name__}",
+            way_out='Bytes become a text by .decode("utf-8").'
+            if isinstance(text, bytes | bytearray)
+            else "Write the text that the model is to read.",
+        )
     if not text.strip():
         raise InputError(
             "the prompt",
             expected="some text",
             given="nothing" if not text else f"only blanks ({text[:20]!r})",
-            way_out="Write the text whose next token you want to trace.",
+            way_out="Write the text that the model is to read.",
         )

@@ -66,18 +66,16 @@ def cache_folder() -> Path:
     """Return the folder for what can be made again: $WHEREFROM_CACHE, else the user's cache folder.
 
     Raises:
-        ModelError: there is no home folder to put it in.
+        ModelError: there is no home folder to put it in, or none of the user that "~" names.
     """
-    chosen = os.environ.get("WHEREFROM_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
+    chosen = os.environ.get("WHEREFROM_CACHE") or "~/.cache/wherefrom"
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "relative")
-    if shared.is_absolute():  # the XDG specification has relative ones ignored
+    if not os.environ.get("WHEREFROM_CACHE") and shared.is_absolute():  # the XDG specification ignores relative ones
         return shared / "wherefrom"
     try:
-        return Path.home() / ".cache" / "wherefrom"
+        return Path(chosen).expanduser()
     except RuntimeError as error:
-        raise _unwritable(Path("~/.cache/wherefrom"), error) from error
+        raise _unwritable(Path(chosen), error) from error
 
 
 def default_folder() -> Path:
@@ -105,11 +103,11 @@ def default_model(
         return folder
     tell = say or _silent
     source = find_source()
-    if folder.exists():
-        tell(f"The cached model in {folder} is damaged ({damage[0]}); building it again.")
-    else:
-        tell(f"Converting {NAME} for its first use, into {folder} (once, some seconds, 540 MB).")
     try:
+        if folder.exists():
+            tell(f"The cached model in {folder} is damaged ({damage[0]}); building it again.")
+        else:
+            tell(f"Converting {NAME} for its first use, into {folder} (once, some seconds, 540 MB).")
         _build(folder, source, convert or _convert)
     except OSError as error:
         raise _unwritable(folder.parent, error) from error
@@ -152,7 +150,11 @@ def recorded_sums(folder: Path) -> dict[str, str] | None:
 
     Only there have they been checked by whoever loads the model; another folder must be summed afresh.
     """
-    if folder.resolve() != default_folder().resolve():
+    try:
+        cached = default_folder().resolve()
+    except ModelError:  # there is no cache, so this is not it
+        return None
+    if folder.resolve() != cached:
         return None
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     return {name: entry["sha256"] for name, entry in manifest["files"].items()}
@@ -200,7 +202,7 @@ def _unwritable(folder: Path, error: Exception) -> ModelError:
     return ModelError(
         f"the model cache {folder}",
         expected="a folder that can be written, with 540 MB free",
-        given=f"{error}",
+        given=f"{error}".rstrip("."),
         way_out="Make room, or set WHEREFROM_CACHE to a folder elsewhere.",
         path=folder,
     )

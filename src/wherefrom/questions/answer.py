@@ -76,6 +76,9 @@ class Answer:
         lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in cells]
         return "\n".join([self.question, *lines, self.left_out, self.exactness])
 
+    def __repr__(self) -> str:
+        return f"Answer({self.question!r}, {len(self)} row{'' if len(self) == 1 else 's'})"
+
 
 @dataclass(frozen=True, eq=False)
 class Window:
@@ -113,6 +116,17 @@ class Window:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.values.filled(np.nan), dtype=dtype)
 
+    def __str__(self) -> str:
+        rows, columns = self.destinations, self.sources
+        axes = f"rows: destinations {rows.start} to {rows.stop - 1}; columns: sources {columns.start} to "
+        numbers = np.array2string(
+            np.asarray(self), max_line_width=120, threshold=400, formatter={"float_kind": _share}
+        )  # of a large window the corners
+        return "\n".join([self.question, f"{axes}{columns.stop - 1}; {self.unit}", numbers, self.exactness])
+
+    def __repr__(self) -> str:
+        return f"Window({self.question!r}, {len(self.destinations)} x {len(self.sources)})"
+
     def to_json(self) -> dict[str, Any]:
         """Return the window as what `json.dumps` takes; an empty row is null."""
         return {
@@ -130,3 +144,7 @@ class Window:
 
 def _written(value: Cell) -> str:
     return f"{value:.4f}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def _share(value: np.floating[Any]) -> str:
+    return "     -" if np.isnan(value) else f"{value:.4f}"  # a destination that may read nothing has no row

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wherefrom.errors import InputError
+from wherefrom.mask import whole
 from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights, window_of_weights
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import Call, Recording, check_index
+from wherefrom.recording import Call, Recording, check_index, check_recording
 
 EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
 MOST_CELLS = 2**24
@@ -43,6 +45,7 @@ def sources(
     Raises:
         InputError: a position, layer or head out of range, or top below 1.
     """
+    recording = check_recording(recording)
     i = len(recording) - 1 if destination is None else check_index("position", destination, len(recording))
     scope = _scope(recording, layer, head)
     token = recording.tokens[i].label
@@ -79,6 +82,7 @@ def readers(
     Raises:
         InputError: a position, layer or head out of range, or top below 1.
     """
+    recording = check_recording(recording)
     j = check_index("position", source, len(recording))
     scope = _scope(recording, layer, head)
     token = recording.tokens[j].label
@@ -111,9 +115,10 @@ def weights(
         sources: the columns, a range of step 1; all unless given.
 
     Raises:
-        InputError: anything out of range, an empty range, or more than 16.8 million cells.
+        InputError: anything out of range, no range or an empty one, or more than 16.8 million cells.
     """
-    call = recording.call(check_index("layer", layer, recording.model.layers))
+    layer = check_index("layer", layer, check_recording(recording).model.layers)
+    call = recording.call(layer)
     head = check_index("head", head, call.heads)
     rows = _range("destinations", destinations, call.q.shape[1])
     columns = _range("sources", sources, call.k.shape[1])
@@ -198,17 +203,17 @@ def _answer(
 
 
 def _scope(recording: Recording, layer: int | None, head: int | None) -> Scope:
-    one = Scope(None if layer is None else (layer,), None if head is None else (head,))
-    return one.checked(recording)
+    model = recording.model
+    return Scope(
+        None if layer is None else (check_index("layer", layer, model.layers),),
+        None if head is None else (check_index("head", head, model.heads),),
+    )
 
 
 def _strongest(mean: NDArray[np.float64], top: int) -> NDArray[np.int64]:
     """Return the indices of the `top` largest above 0, ties in the order of the text."""
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise InputError(
-            "top", expected="a whole number from 1 up", given=repr(top), way_out="Say how many rows you want."
-        )
-    order = np.argsort(-mean, kind="stable")[:top]
+    most = whole("top", top, least=1, way_out="Say how many rows you want.")
+    order = np.argsort(-mean, kind="stable")[:most]
     return order[mean[order] > 0]
 
 
@@ -236,13 +241,13 @@ def _rows(recording: Recording, order: NDArray[np.int64], tally: _Tally) -> tupl
     )
 
 
-def _range(what: str, asked: range | None, size: int) -> range:
-    whole = range(size) if asked is None else asked
-    if whole.step != 1 or not 0 <= whole.start < whole.stop <= size:
+def _range(what: str, asked: Any, size: int) -> range:
+    given = range(size) if asked is None else asked
+    if not isinstance(given, range) or given.step != 1 or not 0 <= given.start < given.stop <= size:
         raise InputError(
             f"the range of {what}",
             expected=f"a range of step 1 within 0 to {size}",
-            given=f"{whole}",
-            way_out="The end of a range is not part of it: range(0, 3) is 0, 1 and 2.",
+            given=f"{given!r}",
+            way_out="Give a range; its end is not part of it: range(0, 3) is 0, 1 and 2.",
         )
-    return whole
+    return given

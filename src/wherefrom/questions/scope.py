@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from wherefrom.errors import InputError
-from wherefrom.recording import Call, Recording, check_index
+from wherefrom.recording import Call, ModelFacts, Recording, as_index, check_index, check_items
 
 
 @dataclass(frozen=True)
@@ -14,12 +15,20 @@ class Scope:
     """Some layers and some heads of each of them; None means all.
 
     Attributes:
-        layers: layer numbers, from 0.
-        heads: head numbers within a layer, from 0.
+        layers: layer numbers, from 0; any iterable of whole numbers is taken, and kept as a tuple.
+        heads: head numbers within a layer, from 0, likewise.
+
+    Raises:
+        InputError: a lone number, or anything else that holds no whole numbers.
     """
 
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole_numbers(f"the {name}", getattr(self, name)))
 
     def checked(self, recording: Recording) -> Scope:
         """Return the scope in ascending order without repeats.
@@ -27,10 +36,15 @@ class Scope:
         Raises:
             InputError: the model has no such layer or head, or none is chosen.
         """
-        return Scope(
-            _chosen("layer", self.layers, recording.model.layers),
-            _chosen("head", self.heads, recording.model.heads),
-        )
+        return self.within(recording.model)
+
+    def within(self, model: ModelFacts) -> Scope:
+        """Return the same as `checked`, for a model of which nothing is recorded.
+
+        Raises:
+            InputError: the model has no such layer or head, or none is chosen.
+        """
+        return Scope(_chosen("layer", self.layers, model.layers), _chosen("head", self.heads, model.heads))
 
     def calls(self, recording: Recording) -> Iterator[tuple[Call, tuple[int, ...]]]:
         """Yield each call in scope with the heads in scope."""
@@ -53,6 +67,18 @@ class Scope:
         heads = f"the {count} heads" if self.heads is None else _listed("head", self.heads)
         layers = f"each of the {model.layers} layers" if self.layers is None else _listed("layer", self.layers)
         return f"mean over {heads} of {layers}"
+
+
+def _whole_numbers(what: str, value: Any) -> tuple[int, ...]:
+    expected = "whole numbers, as a tuple, a range or an array"
+    way_out = "A single one is written (3,); None means all."
+    numbers = []
+    for item in check_items(what, value, expected=expected, way_out=way_out):
+        number = as_index(item)
+        if number is None:
+            raise InputError(what, expected=expected, given=f"{item!r} among them", way_out=way_out, value=item)
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def _chosen(what: str, numbers: tuple[int, ...] | None, size: int) -> tuple[int, ...] | None:

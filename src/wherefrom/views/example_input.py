@@ -34,7 +34,7 @@ def parse_matrix(name: str, text: str) -> Floats:
         if len(row) != len(matrix[0]):
             raise InputError(
                 f"row {number} of {name}",
-                expected=f"{len(matrix[0])} numbers, as in its first row",
+                expected=f"{len(matrix[0])} number{'s' * (len(matrix[0]) != 1)}, as in its first row",
                 given=f"{len(row)}: {rows[number - 1].strip()!r}",
                 way_out=WAY_OUT,
                 row=number,

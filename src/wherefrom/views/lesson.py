@@ -120,23 +120,48 @@ class _Case:
 
 
 def _case(tokens: Sequence[str], q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask, scale: float | None) -> _Case:
-    result = attend(q, k, v, mask, scale=scale)
+    result = _attended(q, k, v, mask, scale)
     one_q, one_k, one_v = (np.asarray(given, dtype=np.float64) for given in (q, k, v))
     heads, destinations, sources = result.scores.shape
-    fits = len(tokens) == sources and mask.offset + destinations <= sources
+    if len(tokens) != sources:
+        raise InputError(
+            "the token names",
+            expected=f"{sources}, one for each key",
+            given=f"{len(tokens)}",
+            way_out="Name each key's token, the names apart by blanks, or leave --tokens out.",
+            tokens=len(tokens),
+            sources=sources,
+        )
+    fits = mask.offset + destinations <= sources
     if not fits or {one_q.ndim, one_k.ndim, one_v.ndim} != {2}:
         raise InputError(
             "the example",
-            expected="q, k and v of one head, a token for each key, and no query beyond the last token",
-            given=f"{len(tokens)} tokens, {sources} keys, {destinations} queries from position "
-            f"{mask.offset + 1} on, {heads} head{'s' * (heads != 1)}",
-            way_out="Name each key's token; give q, k and v as rows of numbers.",
+            expected="q, k and v of one head, and no query beyond the last key",
+            given=f"keys: {sources}, queries: {destinations} from position {mask.offset + 1} on, heads: {heads}",
+            way_out="Give q, k and v as rows of numbers, no more queries than keys.",
             tokens=len(tokens),
             sources=sources,
         )
     root = float(np.sqrt(one_q.shape[1]))
     divisor = f"/ {_number(root)}" if scale is None else f"· {_factor(scale)}"
     return _Case(tokens, one_q, one_k, one_v, mask, 1 / root if scale is None else scale, divisor, result)
+
+
+def _attended(q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask, scale: float | None) -> Attended:
+    try:
+        return attend(q, k, v, mask, scale=scale)
+    except InputError as error:
+        if "where" not in error.facts:
+            raise
+        *_, row, column = (place + 1 for place in error.facts["where"])
+        raise InputError(
+            f"{error.what} of the example",
+            expected=error.expected,
+            given=f"{error.given.split(' at ')[0]} in row {row}, column {column}, counted from 1",
+            way_out="Numbers this large overflow: make q, k, v or --scale smaller.",
+            row=row,
+            column=column,
+        ) from error
 
 
 def _heading(case: _Case) -> str:
@@ -147,6 +172,7 @@ def _heading(case: _Case) -> str:
         f"Mask: {replace(case.mask, offset=0).describe()}.",  # the offset is in the tables, counted from 1
         f"d_k = {width}, d_v = {case.v.shape[1]}.  Scale: {how}{_number(case.scale)}.",
         f"Pairs that the mask does not permit are shown as {MASKED}.",
+        "Numbers are rounded to three decimals.",
     ]
     return "\n".join(lines)
 

@@ -1,34 +1,58 @@
 """The terminal view (floor 6): a trace as text that reads well at 80 columns, with or without colour.
 
 It draws only what a trace holds. Weight is blue and knock-out red (magenta where it is negative: the source spoke
-against the target); a bar never stands alone, its number is beside it. Every line is broken here and not by
-the terminal, so that no token and no number is split.
+against the target); a bar never stands alone, its number with its sign is beside it, so no legend of colours is
+needed. Every line is broken here and not by the terminal, so that no token and no number is split.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from wherefrom.tokens import readable
+from wherefrom.tokens import LEFT_TO_RIGHT_MARK, readable
+from wherefrom.views.cells import (
+    HARD_BLANK,
+    LABEL,
+    bar,
+    count,
+    decimals,
+    fitted,
+    isolated,
+    named,
+    percent,
+    quoted,
+    shortened,
+    signed,
+    solid,
+    words,
+)
 
 if TYPE_CHECKING:  # drawing a trace needs no torch
     from wherefrom.evidence.trace import CarriedSource, Carrier, Trace
 
 WIDTH = 80
+NARROWEST = 60
+"""Rows of the tables are never narrower: with less room, only the flowing text is broken earlier."""
 BAR = 12
 TOKEN = 22
-LABEL = 40
-"""No label in running text is wider: vocabularies hold lines of 80 signs as one token."""
+HEAVIEST = 3
+"""So many of the largest weights are always in the table: the weights that would mislead."""
+HEAD_FROM = 0.005
+"""Nats below which a single head's cut is not listed."""
+CARRIED_FROM = 0.05
+"""Nats that a knock-out must reach for its heads to be cut, as `wherefrom.evidence.trace` has it."""
 SINK_FROM = 0.25
 """A first token with a larger share of the weight gets a sentence of its own."""
-EIGHTHS = " ▏▎▍▌▋▊▉"
-HARD_BLANK = "\u00a0"
-"""Stands for a blank at which no line is broken; labels never hold one, `readable` escapes it."""
+BYTES = re.compile(r"bytes [0-9A-F]{2}(?: [0-9A-F]{2})*")
+PART = re.compile(r"(\S+) (\d+)/(\d+)")
 WHAT_WEIGHTS_DO_NOT_SAY = (
     "A weight says how values were mixed inside one head. It does not say what mattered: that depends on "
     "what was moved, and on every other head, the feed-forward layers and the residual stream after it. "
@@ -36,63 +60,148 @@ WHAT_WEIGHTS_DO_NOT_SAY = (
 )
 
 
-def trace_lines(trace: Trace, *, top: int = 10) -> Iterator[Text]:
+class PipeConsole(Console):
+    """Rich's console, except that a closed pipe is left to the caller: rich would end the process with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what is being handled, a BrokenPipeError."""
+        raise  # rich calls this where it handles the error
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A trace and the room to draw it in."""
+
+    trace: Trace
+    top: int
+    width: int
+
+    @cached_property
+    def listed(self) -> list[int]:
+        """The sources in the table, by the size of their knock-out."""
+        heaviest = (-self.trace.weights).argsort(kind="stable")[:HEAVIEST]
+        order = [int(source) for source in self.trace.order]
+        return [source for place, source in enumerate(order) if place < self.top or source in heaviest]
+
+    @cached_property
+    def most_nats(self) -> float:
+        """The size of the largest knock-out, from which its column takes its decimals."""
+        return float(abs(self.trace.nats).max())
+
+    @cached_property
+    def most_head_nats(self) -> float:
+        """The size of the largest cut of a single head."""
+        heads = [head for carried in self.trace.carried for head in (*carried.carriers, carried.opposing) if head]
+        return max((abs(head.nats) for head in heads), default=0.0)
+
+    @cached_property
+    def heads_cut(self) -> int:
+        """How many heads are in scope."""
+        model, scope = self.trace.recording.model, self.trace.scope
+        layers = model.layers if scope.layers is None else len(scope.layers)
+        return layers * (model.heads if scope.heads is None else len(scope.heads))
+
+    @cached_property
+    def number(self) -> int:
+        """Cells of the knock-out column's numbers."""
+        return max(6, *(len(self.nats(float(self.trace.nats[source]))) for source in self.listed))
+
+    @cached_property
+    def bar(self) -> int:
+        """Cells of a full bar; the other 41 of a row and its number are the same at any width."""
+        return min(BAR, (max(self.width, NARROWEST) - 41 - self.number) // 2)
+
+    def nats(self, value: float) -> str:
+        """Return nats with the decimals of the knock-out column."""
+        return signed(value, self.most_nats)
+
+    def head_nats(self, value: float) -> str:
+        """Return nats with the decimals of the single heads."""
+        return signed(value, self.most_head_nats)
+
+    def flow(self, text: str, style: str = "", *, indent: str = "") -> Iterator[Text]:
+        """Yield a text on lines that fit, broken at its blanks; what `_solid` made stays together."""
+        line = ""
+        for word in text.split(" "):
+            longer = f"{line} {word}" if line else indent + word
+            if line and cell_len(longer) > self.width:
+                yield Text(line.replace(HARD_BLANK, " "), style)
+                longer = indent + word
+            line = longer
+        yield Text(line.replace(HARD_BLANK, " "), style)
+
+
+def trace_lines(trace: Trace, *, top: int = 10, width: int = WIDTH) -> Iterator[Text]:
     """Yield a trace line by line, each at most 80 cells wide.
 
     Args:
         trace: from `wherefrom.trace`.
-        top: how many sources to list; the others are counted and summed in a line of their own. The source
-            with the largest weight is always listed.
+        top: how many sources to list; the others are counted and summed in a line of their own. The sources
+            with the three largest weights are always listed.
+        width: cells of a line, where there are fewer than 80; rows of the tables need 60.
     """
-    yield _headline(trace)
+    page = _Page(trace, top, min(width, WIDTH))
+    yield from _headline(page)
     yield Text()
-    yield from _prompt(trace)
-    yield from _predicted(trace)
+    yield from _prompt(page)
+    yield from _predicted(page)
     yield Text()
-    yield from _sources(trace, top)
+    yield from _sources(page)
     yield Text()
-    yield from _heads(trace)
+    yield from _heads(page)
     yield Text()
-    yield from _sink(trace)
-    yield from _flow(WHAT_WEIGHTS_DO_NOT_SAY)
+    yield from _sink(page)
+    yield from page.flow(WHAT_WEIGHTS_DO_NOT_SAY)
     yield Text()
-    yield from _cost(trace)
+    yield from _cost(page)
 
 
 def print_trace(trace: Trace, *, top: int = 10, console: Console | None = None) -> None:
-    """Print a trace; without colour when the output is not a terminal, or when NO_COLOR is set."""
-    out = console or Console(highlight=False)
-    for line in trace_lines(trace, top=top):
+    """Print a trace; without colour when the output is not a terminal, or when NO_COLOR is set.
+
+    Raises:
+        OSError: the output cannot be written; a BrokenPipeError if its reader has gone.
+    """
+    out = console or PipeConsole(highlight=False)
+    if out.width < 1:  # COLUMNS=0, with which rich prints nothing
+        out.width = WIDTH
+    for line in trace_lines(trace, top=top, width=out.width):
         out.print(line, soft_wrap=True)
 
 
-def quoted(label: str) -> str:
-    """Return a token's label between quotes, so that its blanks are seen."""
-    return f'"{label}"'
+def _headline(page: _Page) -> Iterator[Text]:
+    model = page.trace.recording.model
+    name = fitted(model.name, min(cell_len(model.name), 30))
+    size = f"{len(page.trace.tokens)} tokens, {count(model.layers, 'layer')} of {count(model.heads, 'head')}"
+    first, *more = page.flow(f"{solid(name)} · {size}, numbered from 0")
+    first.stylize("bold", 0, len(name))
+    yield from (first, *more)
 
 
-def _headline(trace: Trace) -> Text:
-    model = trace.recording.model
-    size = f"{len(trace.tokens)} tokens, {model.layers} layers of {model.heads} heads, numbered from 0"
-    return Text.assemble((_fitted(model.name, min(cell_len(model.name), 30)), "bold"), f" · {size}")
-
-
-def _prompt(trace: Trace) -> Iterator[Text]:
+def _prompt(page: _Page) -> Iterator[Text]:
     """Yield the prompt's end, about three lines of it; the strongest sources stand out."""
-    pieces = _pieces(trace)
+    pieces = _pieces(page.trace)
     first, room = len(pieces), 200
     while first > 0 and room >= cell_len(pieces[first - 1][0]):
         first -= 1
         room -= cell_len(pieces[first][0])
-    words = [("… ", "dim")] if first else []
-    words += [*pieces[first:], (" → ", "dim"), (_shortened(trace.aim.label), "bold")]
-    line = Text("  ")
-    for word, style in words:
-        if line.cell_len + cell_len(word) > WIDTH:
-            yield line
-            line = Text("  ")
-        line.append(word, style)
-    yield line
+    lines: list[list[tuple[str, str]]] = [[("… ", "dim")] if first else []]
+    left = page.width - 2 - sum(cell_len(piece) for piece, _ in lines[0])
+    for word in words(pieces[first:]):
+        whole = sum(cell_len(piece) for piece, _ in word)
+        fits_alone = whole <= page.width - 2
+        for place, (piece, style) in enumerate(word):
+            if (place == 0 and fits_alone and whole > left) or cell_len(piece) > left:
+                lines.append([])
+                left = page.width - 2
+                piece = piece.removeprefix(" ") if place == 0 else piece  # the line's end is a blank itself
+            lines[-1].append((piece, style))
+            left -= cell_len(piece)
+    drawn = [Text.assemble("  ", *isolated(line)) for line in lines]
+    aim = Text.assemble((" → ", "dim"), (shortened(page.trace.aim.label), "bold"))
+    if drawn[-1].cell_len + aim.cell_len > page.width:
+        drawn.append(Text(" "))
+    yield from (*drawn[:-1], drawn[-1].append_text(aim))
 
 
 def _pieces(trace: Trace) -> list[tuple[str, str]]:
@@ -102,173 +211,178 @@ def _pieces(trace: Trace) -> list[tuple[str, str]]:
     for token in trace.tokens:
         start, stop = max(end, token.span[0]), token.span[1]
         if stop > start:
-            label = _fitted(readable(text[start:stop]), LABEL, pad=False)
+            label = fitted(readable(text[start:stop]).removesuffix(LEFT_TO_RIGHT_MARK), LABEL, pad=False)
             pieces.append((label, "bold red" if token.position in strong else ""))
             end = stop
     return pieces
 
 
-def _predicted(trace: Trace) -> Iterator[Text]:
-    aim = trace.aim
-    likeliest = [f"{_named(label)}{HARD_BLANK}{_percent(p)}" for label, p in trace.predicted]
-    yield from _flow(f"predicted next: {', '.join(likeliest)}", indent="  ")
-    label = _named(aim.label)
+def _predicted(page: _Page) -> Iterator[Text]:
+    trace, aim = page.trace, page.trace.aim
+    likeliest = [f"{named(label)}{HARD_BLANK}{percent(p)}" for label, p in trace.predicted]
+    yield from page.flow(f"predicted next: {', '.join(likeliest)}", indent="  ")
+    label, before = named(aim.label), trace.knockouts.before
     if aim.against_label is not None:
-        lead = _solid(f"{trace.knockouts.before:+.2f} nats")
-        yield from _flow(f"target: the lead of {label} over {_named(aim.against_label)}, {lead}", indent="  ")
-    elif aim.target.id != trace.recording.prediction(trace.position).ids[0]:
-        yield from _flow(f"target: {label}, {_percent(aim.probability)}", indent="  ")
+        lead = solid(f"{signed(before, 1)} nats")
+        yield from page.flow(f"target: the lead of {label} over {named(aim.against_label)}, {lead}", indent="  ")
+    else:
+        base = solid(f"{percent(aim.probability)} ({signed(before, 1)} nats)")
+        yield from page.flow(f"target: {label}, {base}", indent="  ")
     if trace.actual_next is not None:
         yield Text(f"  (what comes after position {trace.position} was not read)", "dim")
 
 
-def _sources(trace: Trace, top: int) -> Iterator[Text]:
-    listed = [int(source) for source in trace.order[:top]]
-    heaviest = int(trace.weights.argmax())
-    if heaviest not in listed:
-        listed.append(heaviest)  # the weight that would mislead is always beside its knock-out
-    own = _named(trace.tokens[trace.position].label)
-    yield from _flow(f"What position {trace.position}, {own}, read: its weight, and what cutting it costs", "bold")
-    yield Text(f"{'at':>6}  {'source':<{TOKEN}}  {'weight':<{8 + BAR}}  knock-out, nats", "dim")
-    most_weight, most_nats = float(trace.weights.max()), float(abs(trace.nats).max())
-    for source in listed:
-        yield _source_row(trace, source, most_weight, most_nats)
-    others = sorted(set(range(len(trace.tokens))) - set(listed))
+def _sources(page: _Page) -> Iterator[Text]:
+    trace = page.trace
+    own = named(trace.tokens[trace.position].label)
+    yield from page.flow(f"What position {trace.position}, {own}, read: its weight, and what cutting it costs", "bold")
+    yield _beside(page, f"{'at':>6}  {'source':<{TOKEN}}  weight", "knock-out, nats", 42 + page.bar)
+    for source in page.listed:
+        yield _source_row(page, source)
+    others = sorted(set(range(len(trace.tokens))) - set(page.listed))
     if others:
-        yield _others_row(trace, others)
-    yield from _flow(f"weight: {trace.scope.describe(trace.recording)}", "dim")
+        yield _others_row(page, others)
+    yield from page.flow(f"weight: {trace.scope.describe(trace.recording)}", "dim")
     loser = "the lead" if trace.aim.against_label is not None else "the log-probability"
-    of = _named(trace.aim.label)
-    yield from _flow(f"knock-out: what {loser} of {of} loses when the edge is cut in all of them", "dim")
+    where = "this head" if page.heads_cut == 1 else f"all {page.heads_cut} heads"
+    of = named(trace.aim.label)
+    yield from page.flow(f"knock-out: what {loser} of {of} loses when the edge is cut in {where}", "dim")
+    yield from _parts_explained(page)
 
 
-def _others_row(trace: Trace, others: list[int]) -> Text:
+def _beside(page: _Page, left: str, right: str, start: int) -> Text:
+    """Return a dim line with its second part at a column, or earlier where it would not fit."""
+    start = min(start, max(page.width, NARROWEST) - cell_len(right))
+    return Text(f"{left:<{start}}{right}", "dim")
+
+
+def _others_row(page: _Page, others: list[int]) -> Text:
     """Return the line that says what the table leaves out."""
-    weight, largest = float(trace.weights[others].sum()), float(abs(trace.nats[others]).max())
+    weight, largest = float(page.trace.weights[others].sum()), float(abs(page.trace.nats[others]).max())
     label = "1 other" if len(others) == 1 else f"{len(others)} others together"
-    rest = f"{'' if len(others) == 1 else 'each '}within ±{largest:.4f}"
-    return Text(f"{'':>6}  {label:<{TOKEN}} {_percent(weight):>6} {'':<{BAR}}   {rest}", "dim")
+    digits = decimals(page.most_nats)
+    size = f"{largest:.1e}" if digits is None else f"{largest:.{max(4, digits + 1)}f}"
+    rest = f"{'' if len(others) == 1 else 'each '}within ±{size}"
+    return _beside(page, f"{'':>6}  {label:<{TOKEN}} {percent(weight):>6}", rest, 41 + page.bar)
 
 
-def _source_row(trace: Trace, source: int, most_weight: float, most_nats: float) -> Text:
+def _source_row(page: _Page, source: int) -> Text:
+    trace = page.trace
     itself = " itself" if source == trace.position else ""
-    label = _fitted(quoted(trace.tokens[source].label), TOKEN - len(itself), pad=False) + itself
+    label = fitted(quoted(trace.tokens[source].label), TOKEN - len(itself), pad=False) + itself
     weight, nats = float(trace.weights[source]), float(trace.nats[source])
-    row = Text(f"{source:>6}  {set_cell_size(label, TOKEN)} {_percent(weight):>6} ")
-    row.append(_bar(weight, most_weight).ljust(BAR), "blue")
-    row.append(f"  {_signed(nats):>6} ")
-    row.append(_bar(abs(nats), most_nats), "red" if nats >= 0 else "magenta")
+    row = Text(f"{source:>6}  {set_cell_size(label, TOKEN)} {percent(weight):>6} ")
+    row.append(bar(weight, float(trace.weights.max()), page.bar).ljust(page.bar), "blue")
+    number = page.nats(nats)
+    row.append(f"  {number:>{page.number}} ")
+    if number[0] in "+-":  # what rounds to zero has no bar
+        row.append(bar(abs(nats), page.most_nats, page.bar), "red" if nats >= 0 else "magenta")
     return row
 
 
-def _heads(trace: Trace) -> Iterator[Text]:
-    if not trace.carried:
-        yield Text("No head was cut alone: none was asked for, or no knock-out reaches 0.05 nats.", "dim")
+def _parts_explained(page: _Page) -> Iterator[Text]:
+    """Yield a line on labels of tokens that are no whole characters, if such labels are shown."""
+    trace = page.trace
+    shown = [*page.listed, *(carried.source for carried in trace.carried), trace.position]
+    broken = [trace.tokens[at].label for at in shown if trace.tokens[at].data and not trace.tokens[at].text]
+    alone = (*(label for label, _ in trace.predicted), trace.aim.label, trace.aim.against_label)
+    said = []
+    part = next((found for label in broken if (found := PART.search(label))), None)
+    if part:
+        said.append(f"{part[0]} is token {part[2]} of the {part[3]} that make up one character")
+    lone = next((label for label in (*broken, *alone) if label and BYTES.fullmatch(label)), None)
+    if lone:
+        said.append(f"{shortened(lone)[1:-1]} is less than a whole character")
+    if said:
+        yield from page.flow("; ".join(said), "dim")
+
+
+def _heads(page: _Page) -> Iterator[Text]:
+    if not page.trace.carried:
+        asked = page.most_nats >= CARRIED_FROM
+        why = "none was asked for" if asked else f"no knock-out reaches {CARRIED_FROM} nats"
+        yield from page.flow(f"No head was cut alone: {why}.", "dim")
         return
-    yield Text("Heads that carried them: the edge cut in one head alone, nats (its weight)", "bold")
-    for carried in trace.carried:
-        yield from _carried(trace, carried)
-    yield from _flow(
-        "L24 H4 is head 4 of layer 24. Heads stand in for one another, so what each costs alone need not add up "
-        "to what the source costs.",
-        "dim",
-    )
+    yield from page.flow("Largest cuts of one head alone: nats (the head's weight)", "bold")
+    for carried in page.trace.carried:
+        yield from _carried(page, carried)
+    heads = [head for carried in page.trace.carried for head in _listed_heads(carried)]
+    name = f"L{heads[0].layer} H{heads[0].head} is head {heads[0].head} of layer {heads[0].layer}. " if heads else ""
+    yield from page.flow(f"{name}One head's cut need not show what several heads do together.", "dim")
 
 
-def _carried(trace: Trace, carried: CarriedSource) -> Iterator[Text]:
-    heads = [_carrier(carrier) for carrier in carried.carriers]
-    lines = ["  ".join(heads[start : start + 2]).rstrip() for start in range(0, len(heads), 2)]
-    if carried.others:
-        lines.append(f"the other {carried.others} heads add up to {_signed(carried.others_nats)}")
-    if carried.opposing is not None and abs(carried.opposing.nats) >= 0.005:
-        lines.append(f"{_carrier(carried.opposing).rstrip()} goes furthest the other way")
-    margin = f"{carried.source:>6}  {_fitted(quoted(trace.tokens[carried.source].label), TOKEN)} "
-    for line in lines:
-        yield Text(margin + line)
-        margin = " " * (9 + TOKEN)
+def _listed_heads(carried: CarriedSource) -> list[Carrier]:
+    return [head for head in carried.carriers if abs(head.nats) >= HEAD_FROM]
 
 
-def _carrier(carrier: Carrier) -> str:
-    return f"{f'L{carrier.layer} H{carrier.head}':<7} {_signed(carrier.nats):>5} {f'({_percent(carrier.weight)})':<9}"
+def _carried(page: _Page, carried: CarriedSource) -> Iterator[Text]:
+    """Yield one source's heads in columns, then what the others, and all of them, add up to."""
+    indent = " " * (8 + TOKEN)
+    heads = [_carrier(page, head) for head in _listed_heads(carried)]
+    cells = max(map(len, heads), default=0)
+    columns = max(1, (max(page.width, NARROWEST) - len(indent) + 2) // (cells + 2))
+    starts = range(0, len(heads), columns)
+    lines = ["  ".join(head.ljust(cells) for head in heads[at : at + columns]).rstrip() for at in starts]
+    lines = [indent + line for line in lines]
+    for sentence in _sums(page, carried, len(heads)):
+        lines += [line.plain for line in page.flow(sentence, indent=indent)]
+    label = fitted(quoted(page.trace.tokens[carried.source].label), TOKEN - 1)
+    yield Text(f"{carried.source:>6}  {label} {lines[0].removeprefix(indent)}")
+    yield from map(Text, lines[1:])
 
 
-def _sink(trace: Trace) -> Iterator[Text]:
-    """Yield a plain sentence about the first token when it swallows the weight."""
-    share, nats = float(trace.weights[0]), float(trace.nats[0])
+def _sums(page: _Page, carried: CarriedSource, listed: int) -> Iterator[str]:
+    every = len(carried.carriers) + carried.others
+    total = sum(head.nats for head in carried.carriers) + carried.others_nats
+    rest, others = every - listed, total - sum(head.nats for head in _listed_heads(carried))
+    if carried.carriers and not listed:
+        yield f"no head that goes its way reaches {HEAD_FROM}"
+    elif rest and listed:
+        sentence = f"the other {count(rest, 'head')} add up to {page.head_nats(others)}"
+        if rest == 1:
+            sentence = f"the other head: {page.head_nats(others)}"
+        elif carried.opposing is not None and abs(carried.opposing.nats) >= HEAD_FROM:
+            head = solid(" ".join(_carrier(page, carried.opposing).split()))
+            sentence += f"; among them {head} goes furthest the other way"
+        yield sentence
+    if every > 1:
+        of = page.nats(float(page.trace.nats[carried.source]))
+        yield f"{every} heads, each alone, add up to {page.nats(total)} of {of}"
+
+
+def _carrier(page: _Page, head: Carrier) -> str:
+    name = f"L{head.layer} H{head.head}"
+    return f"{name:<7} {page.head_nats(head.nats):>5} ({percent(head.weight)})"
+
+
+def _sink(page: _Page) -> Iterator[Text]:
+    """Yield a plain sentence or two about the first token when it swallows the weight."""
+    share, nats = float(page.trace.weights[0]), float(page.trace.nats[0])
     if share < SINK_FROM:
         return
-    first = _named(trace.tokens[0].label)
-    spread = ": what it held is then spread over the other sources" if abs(nats) >= 0.05 else ""
-    yield from _flow(
-        f"The first token, {first}, takes {_percent(share)} of the weight. Many heads rest on the first token "
-        "whatever it says (an attention sink), so that weight is no evidence that it mattered. Its measured "
-        f"knock-out is {_signed(nats)} nats{spread}."
-    )
+    text = f"The first token, {named(page.trace.tokens[0].label)}, takes {percent(share)} of the weight. "
+    rest = "any heads rest on the first token whatever it says (an attention sink)"
+    cut = f"measured knock-out is {solid(f'{page.nats(nats)} nats')}"
+    if abs(nats) >= 0.1 and abs(nats) >= 0.1 * page.most_nats:
+        text += (
+            f"That weight alone is no evidence: m{rest}. Its {cut}; such a cut also spreads a large share of the "
+            "weight over the other sources, so it measures both."
+        )
+    else:
+        spread = ": what it held is then spread over the other sources" if abs(nats) >= CARRIED_FROM else ""
+        text += f"M{rest}, so that weight is no evidence that it mattered. Its {cut}{spread}."
+    yield from page.flow(text)
     yield Text()
 
 
-def _cost(trace: Trace) -> Iterator[Text]:
-    cost, calls = trace.cost, len(trace.recording.calls)
+def _cost(page: _Page) -> Iterator[Text]:
+    trace, cost, calls = page.trace, page.trace.cost, len(page.trace.recording.calls)
     text = (
         f"read and recorded in {cost.record_seconds:.2f} s ({cost.recording_bytes / 1e6:.1f} MB; {calls} of "
-        f"{calls} calls checked, largest error {trace.largest_check_error:.0e}); {len(trace.nats)} sources "
+        f"{count(calls, 'call')} checked, largest error {trace.largest_check_error:.0e}); {len(trace.nats)} sources "
         f"cut in {cost.knockout_seconds:.2f} s"
     )
     heads = sum(len(carried.carriers) + carried.others for carried in trace.carried)
     if heads:
-        text += f", {heads} single heads in {cost.head_seconds:.2f} s"
-    yield from _flow(text, "dim")
-
-
-def _flow(text: str, style: str = "", *, indent: str = "") -> Iterator[Text]:
-    """Yield a text on lines of at most 80 cells, broken at its blanks; what `_solid` made stays together."""
-    line = ""
-    for word in text.split(" "):
-        longer = f"{line} {word}" if line else indent + word
-        if line and cell_len(longer) > WIDTH:
-            yield Text(line.replace(HARD_BLANK, " "), style)
-            longer = indent + word
-        line = longer
-    yield Text(line.replace(HARD_BLANK, " "), style)
-
-
-def _solid(text: str) -> str:
-    return text.replace(" ", HARD_BLANK)
-
-
-def _shortened(label: str) -> str:
-    return _fitted(quoted(label), LABEL, pad=False)
-
-
-def _named(label: str) -> str:
-    """Return a label as it stands in running text: quoted, not too wide, on one line."""
-    return _solid(_shortened(label))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%" if share >= 0.0005 or share == 0 else "<0.1%"
-
-
-def _signed(nats: float) -> str:
-    return f"{nats:+.2f}" if abs(nats) >= 0.005 else "0.00"
-
-
-def _bar(value: float, largest: float) -> str:
-    eighths = round(8 * BAR * value / largest) if largest > 0 else 0
-    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
-
-
-def _fitted(label: str, width: int, *, pad: bool = True) -> str:
-    """Return a label in at most (with `pad`, exactly) `width` cells; what does not fit is cut, visibly."""
-    if cell_len(label) > width:
-        label = set_cell_size(label, width - 6).rstrip() + "…" + _end(label, 5)
-    return set_cell_size(label, width) if pad else label
-
-
-def _end(label: str, width: int) -> str:
-    end = ""
-    for character in reversed(label):
-        if cell_len(character + end) > width:
-            break
-        end = character + end
-    return end
+        text += f", {count(heads, 'single head')} in {cost.head_seconds:.2f} s"
+    yield from page.flow(text, "dim")
