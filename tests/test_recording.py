@@ -15,6 +15,7 @@ from torch import Tensor
 
 import wherefrom
 from wherefrom.attention import Mask, attend
+from wherefrom.capture import native
 from wherefrom.capture.native import facts_of
 from wherefrom.capture.recorder import Recorder
 from wherefrom.errors import InputError, RecordingError
@@ -316,3 +317,24 @@ def test_any_text_is_recorded(small_folder: Path, text: str) -> None:
     recording = wherefrom.record(loaded(small_folder), text)
     assert recording.tokens.text == text
     assert len(recording) == len(text.encode())
+
+
+def test_a_recording_larger_than_the_free_memory_is_refused_before_anything_runs(
+    small: wherefrom.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = wherefrom.forecast(small, TEXT)
+    monkeypatch.setattr(native, "free_memory", lambda: needed - 1)
+    monkeypatch.setattr(small.transformer, "stream", None)
+    with pytest.raises(InputError, match=r"the recording: expected at most .* GB, the memory that is free") as caught:
+        wherefrom.record(small, TEXT)
+    assert caught.value.facts["bytes"] == needed
+    with pytest.raises(InputError, match="the memory that is free"):
+        wherefrom.record_generation(small, TEXT, max_tokens=1)
+    monkeypatch.undo()
+    monkeypatch.setattr(native, "free_memory", lambda: needed)
+    assert wherefrom.record(small, TEXT).bytes == needed
+
+
+def test_the_free_memory_is_a_size_or_unknown() -> None:
+    free = native.free_memory()
+    assert free is None or 2**20 < free < 2**50

@@ -170,8 +170,8 @@ def test_no_heads_are_cut_unless_asked_for(small):
 def test_progress_is_told_to_the_end(small):
     heard = {}
     trace(small, TEXT, progress=lambda what, done, total: heard.setdefault(what, []).append((done, total)))
-    assert list(heard) == ["reading 19 tokens", "cutting each source", "cutting each head alone"]
-    assert heard["reading 19 tokens"] == [(1, 3), (2, 3), (3, 3)]
+    assert list(heard) == ["reading 19 tokens (0.0 MB)", "cutting each source", "cutting each head alone"]
+    assert heard["reading 19 tokens (0.0 MB)"] == [(1, 3), (2, 3), (3, 3)]
     assert all(calls[-1][0] == calls[-1][1] for calls in heard.values())
 
 

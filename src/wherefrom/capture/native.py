@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -75,7 +76,7 @@ def record(
 
     Raises:
         InputError: the prompt is no text, empty, blank, or longer than the model's context; tokens that are not this
-            model's; predictions that are neither "last" nor "all".
+            model's; predictions that are neither "last" nor "all"; a recording larger than the memory that is free.
         RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
     """
     tokens = _tokens(model, text)
@@ -87,7 +88,7 @@ def record(
             way_out="Keep what the model expected after the last position only, or after every one.",
         )
     start = time.perf_counter()
-    recorder = Recorder(model.config.layers, len(tokens), _layer_counter(model, progress))
+    recorder = _recorder(model, len(tokens), _layer_counter(model, progress))
     x = model.transformer.stream(torch.tensor([tokens.ids]), attention=recorder)[0]  # T M
     positions = range(len(tokens)) if predictions == "all" else range(len(tokens) - 1, len(tokens))
     kept: list[Prediction] = []
@@ -119,13 +120,14 @@ def record_generation(
         stop_ids: writing ends after one of these; the model's end-of-text tokens unless given.
 
     Raises:
-        InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
+        InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`; a recording
+            larger than the memory that is free.
         RecordingError: a kernel's output or lse failed the self-check.
     """
     max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
     prompt = read_prompt(model, text, room=max_tokens)
     start = time.perf_counter()
-    recorder = Recorder(model.config.layers, len(prompt) + max_tokens)
+    recorder = _recorder(model, len(prompt) + max_tokens)
     cache = KeyValueCache(model.config, len(prompt) + max_tokens)
     stops = model.config.eos_ids if stop_ids is None else stop_ids
     written = list(
@@ -147,6 +149,30 @@ def record_generation(
 
 def _tokens(model: LanguageModel, text: Any) -> Tokens:
     return check_tokens(model, text) if isinstance(text, Tokens) else read_prompt(model, text)
+
+
+def _recorder(model: LanguageModel, positions: int, on_call: Callable[[int], None] | None = None) -> Recorder:
+    """Return a recorder with room for a text, if the memory that it is forecast to take is free."""
+    needed, free = forecast(model, positions), free_memory()
+    if free is not None and needed > free:
+        raise InputError(
+            "the recording",
+            expected=f"at most {free / 1e9:.2f} GB, the memory that is free",
+            given=f"{needed / 1e9:.2f} GB for {positions} tokens",
+            way_out="Shorten the text, or end other programs.",
+            bytes=needed,
+        )
+    return Recorder(model.config.layers, positions, on_call)
+
+
+def free_memory() -> int | None:
+    """Return how many bytes programs can still have without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kilobytes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * kilobytes[0] if kilobytes else None
 
 
 def _layer_counter(model: LanguageModel, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.capture.native import record
+from wherefrom.capture.native import forecast, record
 from wherefrom.errors import InputError
 from wherefrom.evidence.knockout import HeadKnockouts, Knockouts, LastPosition, knock_out, knock_out_heads
 from wherefrom.evidence.target import Target, find_target
@@ -270,7 +270,8 @@ def trace(
     tell = progress or (lambda what, done, total: None)
     tokens, actual_next = _up_to(read_prompt(model, text), position)
     scope = _scope(model, layer, head)
-    recording = record(model, tokens, progress=lambda done, total: tell(f"reading {len(tokens)} tokens", done, total))
+    reading = f"reading {len(tokens)} tokens ({forecast(model, len(tokens)) / 1e6:.1f} MB)"
+    recording = record(model, tokens, progress=lambda done, total: tell(reading, done, total))
     last = LastPosition(model, recording)
     logits, prediction = last.logits(), recording.prediction(last.position)
     target_found = find_target(model.tokenizer, logits, prediction.ids[0] if target is None else target, against)
