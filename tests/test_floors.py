@@ -17,6 +17,7 @@ SOURCE = Path(wherefrom.__file__).parent
 TOP = "wherefrom"
 FLOORS = {
     "errors": 0,
+    "checks": 0,
     "mask": 1,
     "attention": 1,
     "tokens": 1,
@@ -30,7 +31,7 @@ FLOORS = {
     "__main__": 8,
     TOP: 9,  # wherefrom/__init__.py names the verbs of every floor
 }
-BESIDE = {("attention", "mask"), ("cli", TOP)}
+BESIDE = {("checks", "errors"), ("attention", "mask"), ("cli", TOP)}
 """Who may import what does not lie below: the dense page has its masks in a file of their own; cli calls the verbs."""
 STRANGERS = {("questions", "model"), ("questions", "capture")}
 """Who may not import what does lie below: a recording is asked without the model, and without torch."""

@@ -18,10 +18,11 @@ from wherefrom.attention import Mask, attend
 from wherefrom.capture import native
 from wherefrom.capture.native import facts_of
 from wherefrom.capture.recorder import Recorder
+from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.model.language import read_prompt
 from wherefrom.model.transformer import KeyValueCache, Site
-from wherefrom.recording import ModelFacts, Recording, check_index, forecast_bytes
+from wherefrom.recording import ModelFacts, Recording, forecast_bytes
 from wherefrom.tokens import Tokens
 
 TEXT = "The bat flew home; the bat broke."

@@ -31,8 +31,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wherefrom.checks import whole
 from wherefrom.errors import InputError
-from wherefrom.mask import CAUSAL, Bools, Mask, whole
+from wherefrom.mask import CAUSAL, Bools, Mask
 
 __all__ = ["Attended", "Mask", "MultiHead", "Weights", "attend", "multi_head", "project", "scores", "weights"]
 

@@ -1,12 +1,11 @@
 """Which sources a destination may read (floor 1): the rule of causal, window, padding and explicit masks.
 
-It takes only the errors from below. `wherefrom.attention` beside it gives `Mask` on under the same name and
+It takes only errors and checks from below. `wherefrom.attention` beside it gives `Mask` on under the same name and
 declares the shape letters. Rows and columns are indices; positions are what the rule compares.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,10 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wherefrom.checks import whole
 from wherefrom.errors import InputError
 
 Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = range | Sequence[int] | NDArray[np.integer[Any]]
+FROM_ZERO = "Rows and offsets count from 0."
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class Mask:
     def __post_init__(self) -> None:
         keep = object.__setattr__  # the class is frozen for everyone else
         keep(self, "causal", bool(self.causal))
-        keep(self, "offset", whole("the mask's offset", self.offset, least=0))
+        keep(self, "offset", whole("the mask's offset", self.offset, least=0, way_out=FROM_ZERO))
         if self.window is not None:
             way_out = "A window counts keys, the destination's own included; None means no window."
             keep(self, "window", whole("the mask's window", self.window, least=1, way_out=way_out))
@@ -124,7 +125,7 @@ class Mask:
         Raises:
             InputError: a row below 0.
         """
-        position = self.offset + whole("the destination row", row, least=0)
+        position = self.offset + whole("the destination row", row, least=0, way_out=FROM_ZERO)
         last = position if self.causal else S - 1
         first = 0
         if self.window is not None:
@@ -161,23 +162,6 @@ class Mask:
         """Return how many rows (axis -2) or columns (axis -1) the arrays have; None when there is none."""
         sizes = [a.shape[axis] for a in (self.padding, self.explicit) if a is not None and a.ndim >= -axis]
         return min(sizes) if sizes else None
-
-
-def whole(what: str, value: Any, *, least: int, way_out: str = "Rows and offsets count from 0.") -> int:
-    """Return ``value`` as an int of at least ``least``; True is no number here."""
-    try:
-        number = operator.index(value) if not isinstance(value, bool | np.bool_) else least - 1
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise InputError(
-            what,
-            expected=f"a whole number from {least} up",
-            given=f"{value!r}",
-            way_out=way_out,
-            value=value,
-        )
-    return number
 
 
 def _bools(what: str, value: ArrayLike, forms: dict[int, str]) -> Bools:

@@ -8,21 +8,19 @@ those of a `Call` may be views of memory or of a file, and `Recording.calls` may
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wherefrom.attention import Mask
+from wherefrom.checks import as_index, check_kind, whole
 from wherefrom.errors import InputError
-from wherefrom.mask import whole
 from wherefrom.tokens import Tokens
 
 Array: TypeAlias = NDArray[Any]
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -194,60 +192,6 @@ class Recording:
         )
 
 
-def as_index(value: Any) -> int | None:
-    """Return a whole number of any kind, Python's or numpy's, as an int; None for anything else, True included."""
-    if isinstance(value, bool | np.bool_):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
-def check_index(what: str, value: Any, size: int) -> int:
-    """Return `value` as a plain int if it is an index below `size`; negative indices are refused, not wrapped.
-
-    Raises:
-        InputError: anything but 0 <= value < size.
-    """
-    number = as_index(value)
-    if number is None or not 0 <= number < size:
-        raise InputError(
-            f"the {what}",
-            expected=f"a whole number from 0 to {size - 1}",
-            given=repr(value),
-            way_out=f"{what.capitalize()}s are numbered from 0; there are {size}.",
-            value=value,
-            size=size,
-        )
-    return number
-
-
-def check_items(what: str, value: Any, *, expected: str, way_out: str) -> tuple[Any, ...]:
-    """Return what an iterable holds (a tuple, a range, a numpy array); a lone number or a text is none.
-
-    Raises:
-        InputError: anything else.
-    """
-    try:
-        if not isinstance(value, str | bytes):
-            return tuple(value)
-    except TypeError:
-        pass
-    raise InputError(what, expected=expected, given=_named(value), way_out=way_out, value=value)
-
-
-def check_kind(what: str, value: Any, kind: type[Kind], *, way_out: str) -> Kind:
-    """Return `value` if it is of a kind.
-
-    Raises:
-        InputError: it is not.
-    """
-    if not isinstance(value, kind):
-        raise InputError(what, expected=f"a {kind.__name__}", given=_named(value), way_out=way_out, value=value)
-    return value
-
-
 def check_recording(value: Any) -> Recording:
     """Return `value` if it is a recording.
 
@@ -272,12 +216,6 @@ def forecast_bytes(model: ModelFacts, tokens: int, *, item_size: int = 4) -> int
     queries = model.heads * model.head_size
     shared = 2 * model.kv_heads * model.head_size
     return tokens * model.layers * ((queries + shared) * item_size + model.heads * 4)
-
-
-def _named(value: Any) -> str:
-    """Return a wrong value as an error shows it: whole if it is short, else what it is."""
-    plain = value is None or isinstance(value, bool | int | float | str | bytes | np.generic)
-    return repr(value) if plain and len(repr(value)) <= 40 else f"a value of type {type(value).__name__}"
 
 
 def _counted(count: int, what: str) -> str:

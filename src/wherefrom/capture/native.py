@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from wherefrom.capture.recorder import Recorder
+from wherefrom.checks import as_index, whole
 from wherefrom.errors import InputError
-from wherefrom.mask import whole
 from wherefrom.model.generate import Sampling, Step, steps
 from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model
 from wherefrom.model.transformer import KeyValueCache
-from wherefrom.recording import ModelFacts, Prediction, Recording, as_index, forecast_bytes
+from wherefrom.recording import ModelFacts, Prediction, Recording, forecast_bytes
 from wherefrom.tokens import Tokens
 
 KEPT_PREDICTIONS = 5

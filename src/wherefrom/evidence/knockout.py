@@ -23,12 +23,13 @@ from torch import Tensor
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Limits, attend, merge
 from wherefrom.capture.native import facts_of
+from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
 from wherefrom.model.language import LanguageModel, require_model
 from wherefrom.model.transformer import Site
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import Array, Recording, check_index, check_items, check_kind, check_recording
+from wherefrom.recording import Array, Recording, check_recording
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (rows done, rows in all) after each batch."""
@@ -215,10 +216,10 @@ class _EachHead:
     def __init__(self, last: LastPosition, sources: Sequence[int], layers: Sequence[int], heads: Sequence[int]) -> None:
         self._layers, self._count = set(layers), len(sources) * len(heads)
         self._joined = 1
-        self._permitted = torch.ones(last.recording.model.heads, self._count, last.position + 1, dtype=torch.bool)
+        permitted = torch.ones(last.recording.model.heads, self._count, last.position + 1, dtype=torch.bool)
         for row, (source, head) in enumerate((s, h) for s in sources for h in heads):
-            self._permitted[head, row, source] = False
-        self._cut = _row_cut(self._permitted, slice(0, 0))
+            permitted[head, row, source] = False
+        self._cut = _row_cut(permitted, slice(0, 0))
 
     def joining(self, layer: int) -> int:
         return self._count if layer in self._layers else 0

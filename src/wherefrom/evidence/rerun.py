@@ -15,11 +15,12 @@ from torch import Tensor
 
 from wherefrom.attention import Mask
 from wherefrom.capture.native import facts_of
+from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError
 from wherefrom.model.language import LanguageModel, require_model
 from wherefrom.model.transformer import Site, plain
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import ModelFacts, check_index, check_items, check_kind
+from wherefrom.recording import ModelFacts
 
 EVERYWHERE = Scope()
 

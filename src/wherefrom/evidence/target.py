@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wherefrom.checks import as_index, whole
 from wherefrom.errors import InputError
-from wherefrom.mask import whole
 from wherefrom.model.transformer import Transformer
-from wherefrom.recording import as_index
 from wherefrom.tokens import Tokenizer
 
 VOCABULARY_STRIP = 1024

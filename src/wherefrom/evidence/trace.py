@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wherefrom.capture.native import forecast, record
+from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
 from wherefrom.evidence.knockout import HeadKnockouts, Knockouts, LastPosition, knock_out, knock_out_heads
 from wherefrom.evidence.target import Target, find_target
-from wherefrom.mask import whole
 from wherefrom.model.language import LanguageModel, read_prompt
 from wherefrom.questions import Answer, Column, Scope
 from wherefrom.questions.asked import EXACTNESS, mean_row
 from wherefrom.questions.exact import row_of_weights
-from wherefrom.recording import Prediction, Recording, check_index
+from wherefrom.recording import Prediction, Recording
 from wherefrom.tokens import Tokens, readable
 
 Progress: TypeAlias = Callable[[str, int, int], None]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wherefrom.checks import whole
 from wherefrom.errors import InputError
-from wherefrom.mask import whole
 from wherefrom.model.language import LanguageModel, read_prompt
 from wherefrom.model.transformer import AttentionFunction, KeyValueCache, Transformer, fused
 

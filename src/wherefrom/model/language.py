@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from wherefrom.checks import check_kind
 from wherefrom.errors import InputError
 from wherefrom.model import store
 from wherefrom.model.config import Config
@@ -76,9 +77,8 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
         cached = store.default_folder()
         check = Thread(target=lambda: found.append(store.verify(cached)))
         check.start()
-        from wherefrom.model.checkpoint import (
-            read_folder,  # a second of importing torch, while the thread reads
-        )
+        # importing torch takes a second, in which the thread reads
+        from wherefrom.model.checkpoint import read_folder
 
         check.join()
         folder = store.default_model(say=say, verified=found[0] if found else None)
@@ -168,13 +168,7 @@ def require_model(model: Any) -> None:
     Raises:
         InputError: such as a model's name, or its transformer.
     """
-    if not isinstance(model, LanguageModel):
-        raise InputError(
-            "the model",
-            expected="a LanguageModel",
-            given=repr(model) if isinstance(model, str) else f"a value of type {type(model).__name__}",
-            way_out="Load it first: model = wherefrom.load().",
-        )
+    check_kind("the model", model, LanguageModel, way_out="Load it first: model = wherefrom.load().")
 
 
 def require_text(text: object) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
-from wherefrom.mask import whole
 from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights, window_of_weights
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import Call, Recording, check_index, check_recording
+from wherefrom.recording import Call, Recording, check_recording
 
 EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
 MOST_CELLS = 2**24

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from wherefrom.checks import as_index, check_index, check_items
 from wherefrom.errors import InputError
-from wherefrom.recording import Call, ModelFacts, Recording, as_index, check_index, check_items
+from wherefrom.recording import Call, ModelFacts, Recording
 
 
 @dataclass(frozen=True)
