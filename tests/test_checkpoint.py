@@ -16,7 +16,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wherefrom.errors import ModelError
-from wherefrom.model.checkpoint import expected_shapes, read_folder
+from wherefrom.model.checkpoint import read_folder
+from wherefrom.model.layouts import expected_shapes
 
 Tensors = dict[str, torch.Tensor]
 EMBEDDING, LAST_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -116,7 +117,7 @@ def test_a_stored_copy_of_a_tied_output_must_be_the_embedding(tmp_path: Path) ->
     rewrite(tmp_path, lambda tensors: tensors.update({OUTPUT: tensors[EMBEDDING].clone()}))
     assert OUTPUT not in read_folder(tmp_path).tensors
     rewrite(tmp_path, lambda tensors: tensors[OUTPUT][3, 4].add_(1))
-    assert "lm_head.weight: expected the embedding itself" in str(refusal(tmp_path))
+    assert "lm_head.weight: expected model.embed_tokens.weight itself, since config.json says" in str(refusal(tmp_path))
 
 
 def test_the_checksum_is_of_configuration_and_weights(tmp_path: Path) -> None:

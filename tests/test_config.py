@@ -1,17 +1,21 @@
-"""The numbers of a config.json: what is read, and each refusal."""
+"""The shape of a model: its presets, what goes together, and what a Llama's config.json says of it."""
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import LlamaConfig
 
-from wherefrom.errors import ModelError
+from wherefrom.errors import InputError, ModelError
 from wherefrom.model.config import Config
+from wherefrom.model.layouts import config_fields, read_config
 
 WHERE = Path("some/config.json")
+SUPPORTED = "llama, mistral, qwen3, gpt2, bert, marian, wherefrom"
 LEAST: dict[str, Any] = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -24,7 +28,7 @@ LEAST: dict[str, Any] = {
 
 def test_what_is_not_said_is_what_transformers_takes() -> None:
     theirs = LlamaConfig(**{name: value for name, value in LEAST.items() if name != "model_type"})
-    config = Config.from_hf(LEAST, WHERE)
+    config = read_config(LEAST, WHERE)
     assert config == Config(
         architecture="llama",
         layers=2,
@@ -60,7 +64,7 @@ def test_all_that_can_be_said() -> None:
         "rope_scaling": None,
         "hidden_act": "silu",
     }
-    config = Config.from_hf(LEAST | said, WHERE)
+    config = read_config(LEAST | said, WHERE)
     assert (config.kv_heads, config.head_size, config.context, config.rope_base) == (1, 6, 77, 500000.0)
     assert (config.norm_epsilon, config.tied, config.bos_id, config.eos_ids) == (1e-5, True, 0, (2, 7))
     assert (config.attention_bias, config.mlp_bias) == (True, True)
@@ -75,18 +79,18 @@ def test_all_that_can_be_said() -> None:
     ],
 )
 def test_both_spellings_of_the_rotation(spelling: dict[str, Any]) -> None:
-    assert Config.from_hf(LEAST | spelling, WHERE).rope_base == 5e5
+    assert read_config(LEAST | spelling, WHERE).rope_base == 5e5
 
 
 @pytest.mark.parametrize("more", [{}, {"eos_token_id": 3}, {"eos_token_id": [3, 4], "bos_token_id": 1}])
 def test_writing_is_undone_by_reading(more: dict[str, Any]) -> None:
-    config = Config.from_hf(LEAST | {"num_key_value_heads": 1, "rope_theta": 5e5} | more, WHERE)
-    assert Config.from_hf(config.to_hf(), WHERE) == config
+    config = read_config(LEAST | {"num_key_value_heads": 1, "rope_theta": 5e5} | more, WHERE)
+    assert read_config(config_fields(config), WHERE) == config
 
 
 def test_transformers_reads_what_is_written() -> None:
-    config = Config.from_hf(LEAST | {"head_dim": 6, "rope_theta": 5e5, "tie_word_embeddings": True}, WHERE)
-    fields = {name: value for name, value in config.to_hf().items() if name != "model_type"}
+    config = read_config(LEAST | {"head_dim": 6, "rope_theta": 5e5, "tie_word_embeddings": True}, WHERE)
+    fields = {name: value for name, value in config_fields(config).items() if name != "model_type"}
     theirs = LlamaConfig(**fields)
     assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": 5e5}
     assert (theirs.head_dim, theirs.tie_word_embeddings, theirs.num_hidden_layers) == (6, True, 2)
@@ -95,8 +99,8 @@ def test_transformers_reads_what_is_written() -> None:
 @pytest.mark.parametrize(
     ("change", "field", "sentence"),
     [
-        ({"model_type": "gpt2"}, "model_type", "expected a supported architecture (llama), got 'gpt2'"),
-        ({"model_type": None}, "model_type", "expected a supported architecture (llama), got nothing"),
+        ({"model_type": "t5"}, "model_type", f"expected a supported architecture ({SUPPORTED}), got 't5'"),
+        ({"model_type": None}, "model_type", f"expected a supported architecture ({SUPPORTED}), got nothing"),
         ({"hidden_act": "gelu"}, "hidden_act", "expected 'silu', the only supported value, got 'gelu'"),
         (
             {"rope_interleaved": True},
@@ -152,6 +156,215 @@ def test_transformers_reads_what_is_written() -> None:
 )
 def test_refusals_name_the_field_and_what_is_supported(change: dict[str, Any], field: str, sentence: str) -> None:
     with pytest.raises(ModelError) as caught:
-        Config.from_hf(LEAST | change, WHERE)
+        read_config(LEAST | change, WHERE)
     assert str(caught.value).startswith(f"some/config.json: the field {field}: {sentence}. ")
     assert (caught.value.facts["field"], caught.value.facts["path"]) == (field, WHERE)
+
+
+SIZES: dict[str, Any] = {"layers": 2, "width": 12, "heads": 3, "vocabulary": 50, "context": 20}
+LEFT_TO_RIGHT = Config.decoder(**SIZES)
+PAIR = Config.encoder_decoder(**SIZES, start_id=1)
+BOOLS = (
+    *("causal", "norm_first", "final_norm", "gated", "attention_bias", "output_bias", "mlp_bias", "query_key_norm"),
+    *("embedding_norm", "head_bias", "tied", "shared_embedding"),
+)
+
+
+def test_a_decoder_is_a_llama_unless_told_otherwise() -> None:
+    assert Config.decoder(**SIZES) == Config(
+        **SIZES,
+        architecture="llama",
+        kv_heads=3,
+        head_size=4,
+        feed_forward=32,  # three of 8/3 of the width
+    )
+    assert Config.decoder(**(SIZES | {"width": 576, "heads": 9})).feed_forward == 1536  # SmolLM2's, which is a Llama
+
+
+def test_a_decoder_in_the_style_of_gpt2() -> None:
+    assert Config.decoder(**SIZES, style="gpt2") == Config(
+        **SIZES,
+        architecture="gpt2",
+        kv_heads=3,
+        head_size=4,
+        feed_forward=48,
+        positions="learned",
+        norm="layer",
+        activation="gelu_tanh",
+        gated=False,
+        attention_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+    )
+
+
+POST_NORM: dict[str, Any] = {
+    "norm": "layer",
+    "norm_first": False,
+    "final_norm": False,
+    "gated": False,
+    "attention_bias": True,
+    "output_bias": True,
+    "mlp_bias": True,
+}
+
+
+def test_an_encoder_is_a_bert() -> None:
+    bert = Config(
+        **SIZES,
+        **POST_NORM,
+        architecture="bert",
+        kv_heads=3,
+        head_size=4,
+        feed_forward=48,
+        causal=False,
+        positions="learned",
+        norm_epsilon=1e-12,
+        activation="gelu",
+        embedding_norm=True,
+        segments=2,
+        head="masked",
+        head_bias=True,
+    )
+    assert Config.encoder(**SIZES) == bert
+    assert Config.encoder(**SIZES, head="none") == replace(bert, head="none", head_bias=False, tied=False)
+
+
+def test_an_encoder_decoder_is_the_original() -> None:
+    original = Config(
+        **SIZES,
+        **POST_NORM,
+        architecture="wherefrom",
+        kv_heads=3,
+        head_size=4,
+        feed_forward=48,
+        encoder_layers=2,
+        positions="sinusoidal",
+        activation="relu",
+        embedding_scale=12**0.5,
+        start_id=1,
+    )
+    assert Config.encoder_decoder(**SIZES, start_id=1) == original
+    assert Config.encoder_decoder(**SIZES, start_id=1, encoder_layers=7) == replace(original, encoder_layers=7)
+
+
+def test_changes_go_over_a_preset() -> None:
+    changes = {
+        "kv_heads": 1,
+        "head_size": 10,
+        "feed_forward": 7,
+        "architecture": "wherefrom",
+        "norm": "layer",
+        "window": 3,
+    }
+    for made in (
+        Config.decoder(**SIZES, **changes),
+        Config.decoder(**SIZES, style="gpt2", **changes),
+        Config.encoder(**SIZES, **changes),
+        Config.encoder_decoder(**SIZES, start_id=1, **changes),
+    ):
+        assert {name: getattr(made, name) for name in changes} == changes
+    assert Config.decoder(**(SIZES | {"width": 13}), head_size=4).width == 13  # no head size follows from it
+
+
+def test_kinds() -> None:
+    assert [LEFT_TO_RIGHT.kind, Config.encoder(**SIZES).kind, PAIR.kind] == ["decoder", "encoder", "encoder-decoder"]
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    config = Config.decoder(**{name: np.int64(value) for name, value in SIZES.items()}, eos_ids=[1], bos_id=np.int64(3))
+    assert config == replace(LEFT_TO_RIGHT, eos_ids=(1,), bos_id=3)
+    assert {type(getattr(config, name)) for name in (*SIZES, "kv_heads", "head_size", "bos_id")} == {int}
+    with pytest.raises(FrozenInstanceError):
+        config.layers = 3  # type: ignore[misc]  # what is tried here
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "sentence"),
+    [
+        *(
+            (
+                LEFT_TO_RIGHT,
+                {name: value},
+                f"the configuration's {name}: expected a whole number from 1 up, got {value!r}",
+            )
+            for name in ("layers", "width", "heads", "kv_heads", "head_size", "feed_forward", "vocabulary", "context")
+            for value in (0, 1.0, True, None, "2")
+        ),
+        *(
+            (LEFT_TO_RIGHT, {name: -1}, f"the configuration's {name}: expected a whole number from 0 up, got -1")
+            for name in ("encoder_layers", "segments", "bos_id", "start_id")
+        ),
+        *(
+            (LEFT_TO_RIGHT, {name: value}, f"the configuration's {name}: expected a number above 0, got {value!r}")
+            for name in ("rope_base", "norm_epsilon", "embedding_scale")
+            for value in (0, -1.0, float("inf"), float("nan"), True, "1", None)
+        ),
+        *(
+            (LEFT_TO_RIGHT, {name: value}, f"the configuration's {name}: expected True or False, got {value!r}")
+            for name in BOOLS
+            for value in (1, None, "yes")
+        ),
+        (
+            LEFT_TO_RIGHT,
+            {"window": 0},
+            "the configuration's window: expected a whole number from 1 up, got 0. None is no",
+        ),
+        (LEFT_TO_RIGHT, {"positions": "relative"}, "expected one of rotary, learned, sinusoidal, got 'relative'"),
+        (LEFT_TO_RIGHT, {"norm": None}, "the configuration's norm: expected one of rms, layer, got None"),
+        (LEFT_TO_RIGHT, {"activation": "tanh"}, "expected one of silu, gelu, gelu_tanh, relu, got 'tanh'"),
+        (
+            LEFT_TO_RIGHT,
+            {"head": "pooled"},
+            "the configuration's head: expected one of linear, masked, none, got 'pooled'",
+        ),
+        (LEFT_TO_RIGHT, {"kv_heads": 2}, "the configuration's kv_heads: expected a divisor of heads, 3, got 2"),
+        (LEFT_TO_RIGHT, {"kv_heads": 6}, "the configuration's kv_heads: expected a divisor of heads, 3, got 6"),
+        (LEFT_TO_RIGHT, {"head_size": 5}, "expected an even number, since the rotation turns pairs, got 5"),
+        (LEFT_TO_RIGHT, {"eos_ids": 3}, "the configuration's eos_ids: expected token ids, got 3"),
+        (LEFT_TO_RIGHT, {"eos_ids": "3"}, "the configuration's eos_ids: expected token ids, got '3'"),
+        (
+            LEFT_TO_RIGHT,
+            {"eos_ids": (3, -1)},
+            "an id among the configuration's eos_ids: expected a whole number from 0 up",
+        ),
+        (LEFT_TO_RIGHT, {"head": "none"}, "the configuration's tied: expected False where there is no head, got True"),
+        (
+            LEFT_TO_RIGHT,
+            {"head": "none", "tied": False, "head_bias": True},
+            "the configuration's head_bias: expected False where there is no head, got True",
+        ),
+        (PAIR, {"causal": False}, "the configuration's causal: expected True for a decoder that reads an encoder"),
+        (PAIR, {"start_id": None}, "expected a token id below 50, with which the decoder begins, got None"),
+        (PAIR, {"start_id": 50}, "expected a token id below 50, with which the decoder begins, got 50"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_makes_no_sense_is_refused(config: Config, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        replace(config, **change)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("preset", [Config.decoder, Config.encoder, Config.encoder_decoder])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"width": 13}, "width: expected a multiple of the 3 heads, as head_size is not given, got 13"),
+        ({"width": "12"}, "the configuration's width: expected a whole number from 1 up, got '12'"),
+        ({"width": None}, "the configuration's width: expected a whole number from 1 up, got None"),
+        ({"heads": 0}, "the configuration's heads: expected a whole number from 1 up, got 0"),
+        ({"layers": 0}, "the configuration's layers: expected a whole number from 1 up, got 0"),
+    ],
+    ids=str,
+)
+def test_presets_refuse_sizes_that_make_no_sense(preset: Any, change: dict[str, Any], sentence: str) -> None:
+    start = {"start_id": 1} if preset == Config.encoder_decoder else {}
+    with pytest.raises(InputError) as caught:
+        preset(**(SIZES | change), **start)
+    assert sentence in str(caught.value)
+
+
+def test_a_style_that_there_is_not() -> None:
+    with pytest.raises(InputError, match="the configuration's style: expected llama or gpt2, got 'bert'"):
+        Config.decoder(**SIZES, style="bert")  # type: ignore[arg-type]  # what is tried here

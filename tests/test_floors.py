@@ -20,18 +20,20 @@ FLOORS = {
     "checks": 0,
     "mask": 1,
     "attention": 1,
+    "readable": 1,
     "tokens": 1,
     "model": 2,
     "recording": 2,
     "capture": 3,
     "questions": 4,
     "evidence": 5,
+    "training": 5,
     "views": 6,
     "cli": 7,
     "__main__": 8,
     TOP: 9,  # wherefrom/__init__.py names the verbs of every floor
 }
-BESIDE = {("checks", "errors"), ("attention", "mask"), ("cli", TOP)}
+BESIDE = {("checks", "errors"), ("attention", "mask"), ("tokens", "readable"), ("cli", TOP)}
 """Who may import what does not lie below: the dense page has its masks in a file of their own; cli calls the verbs."""
 STRANGERS = {("questions", "model"), ("questions", "capture")}
 """Who may not import what does lie below: a recording is asked without the model, and without torch."""
@@ -129,7 +131,11 @@ def loaded_by(*names: str) -> set[str]:
 
 
 def test_asking_and_drawing_need_no_torch() -> None:
-    light = [name for name in modules() if room_of(name) not in {"model", "capture", "evidence", "cli", "__main__"}]
+    light = [
+        name
+        for name in modules()
+        if room_of(name) not in {"model", "capture", "evidence", "training", "cli", "__main__"}
+    ]
     assert {"wherefrom.views.terminal", "wherefrom.questions.asked", "wherefrom.recording"} <= set(light)
     assert loaded_by(*light) & HEAVY == set()
 

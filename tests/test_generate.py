@@ -16,8 +16,11 @@ from torch import Tensor
 
 import wherefrom
 from wherefrom.errors import InputError
+from wherefrom.model.attention_function import AttentionFunction, fused
+from wherefrom.model.cache import KeyValueCache
 from wherefrom.model.generate import Sampling, generate, steps
-from wherefrom.model.transformer import AttentionFunction, KeyValueCache, Transformer, fused
+from wherefrom.model.layouts import parameters
+from wherefrom.model.transformer import Transformer
 from wherefrom.questions import window_of_weights
 
 PROMPT = "Once there was a"
@@ -154,7 +157,13 @@ class Script:
         self.ids, self.next = ids, 0
 
     def __call__(
-        self, ids: Tensor, *, attention: AttentionFunction, cache: KeyValueCache, last_only: bool = False
+        self,
+        ids: Tensor,
+        *,
+        attention: AttentionFunction,
+        cache: KeyValueCache,
+        memory: Tensor | None = None,
+        last_only: bool = False,
     ) -> Tensor:
         logits = torch.zeros(1, 1, 257)
         logits[0, 0, self.ids[self.next % len(self.ids)]] = 9.0
@@ -213,7 +222,7 @@ def test_each_token_is_read_once(small: wherefrom.LanguageModel) -> None:
             read.append(ids.shape[1])
             return super().forward(ids, **given)
 
-    model = Counting.from_tensors(small.config, small.checkpoint.tensors)
+    model = Counting.from_parameters(small.config, parameters(small.config, small.checkpoint.tensors))
     prompt = small.tokenizer.encode(PROMPT).ids
     assert len(list(steps(model, prompt, max_tokens=5, cache=KeyValueCache(small.config, 40)))) == 5
     assert read == [len(prompt), 1, 1, 1, 1]

@@ -20,6 +20,7 @@ from wherefrom.errors import ModelError
 from wherefrom.model import store
 from wherefrom.model.config import Config
 from wherefrom.model.gguf import convert, halved
+from wherefrom.model.layouts import read_config
 from wherefrom.tokens import Tokenizer
 
 Array = npt.NDArray[Any]
@@ -128,7 +129,7 @@ def test_reordering_one_head_on_paper() -> None:
 
 def test_the_configuration_is_the_models(converted: Path) -> None:
     fields = json.loads((converted / "config.json").read_text())
-    assert Config.from_hf(fields, converted) == Config(
+    assert read_config(fields, converted) == Config(
         architecture="llama",
         layers=30,
         width=576,
@@ -222,7 +223,7 @@ def test_any_llama_file_is_converted(tmp_path: Path) -> None:
     tensors = small_tensors()
     tensors["blk.0.attn_v.weight"] = tensors["blk.0.attn_v.weight"].astype(np.float16)
     convert(write_small(tmp_path / "small.gguf", tensors), tmp_path)
-    config = Config.from_hf(json.loads((tmp_path / "config.json").read_text()), tmp_path)
+    config = read_config(json.loads((tmp_path / "config.json").read_text()), tmp_path)
     assert (config.width, config.heads, config.kv_heads, config.head_size) == (12, 3, 1, 4)
     assert (config.tied, config.vocabulary, config.bos_id, config.eos_ids) == (False, 258, 0, ())
     read = load_file(tmp_path / "model.safetensors")
@@ -248,7 +249,7 @@ def test_a_beginning_mark_is_added_where_the_file_asks(tmp_path: Path) -> None:
     [
         (
             {"architecture": "gpt2"},
-            r"general\.architecture: expected a supported architecture \(llama\), got 'gpt2'",
+            r"general\.architecture: expected the supported architecture, llama, got 'gpt2'",
         ),
         ({"vocabulary": "llama"}, r"tokenizer\.ggml\.model: expected byte-level BPE \('gpt2'\), got 'llama'"),
         ({"tokenizer.ggml.pre": "qwen2"}, r"tokenizer\.ggml\.pre: expected 'smollm' or 'gpt-2', got 'qwen2'"),

@@ -11,9 +11,9 @@ import torch
 
 import wherefrom
 from small import write_small_model
-from wherefrom import Cut, InputError, LastPosition, Mask, RecordingError, Scope, Target, knock_out, knock_out_heads
+from wherefrom import Cut, Destination, InputError, Mask, RecordingError, Scope, Target, knock_out, knock_out_heads
 from wherefrom.evidence import knockout
-from wherefrom.model.transformer import plain
+from wherefrom.model.attention_function import plain
 from wherefrom.questions.asked import mean_row
 
 KNOWN = json.loads((Path(__file__).parent / "data" / "smollm2_knockouts.json").read_text(encoding="utf-8"))["prompts"]
@@ -23,7 +23,7 @@ CLOSE = 1e-4  # nats
 
 
 def last_of(model, text):
-    return LastPosition(model, wherefrom.record(model, text))
+    return Destination(model, wherefrom.record(model, text))
 
 
 def twins(last, target, groups, scope=None):
@@ -158,7 +158,7 @@ def test_the_version_without_a_cut_is_what_was_recorded(small, text):
 def test_a_recording_of_generated_text_can_be_cut_too(small):
     recording = wherefrom.record_generation(small, "To be, or", max_tokens=4, stop_ids=())
     assert len(recording) == 13
-    last, target = LastPosition(small, recording), Target(33)
+    last, target = Destination(small, recording), Target(33)
     assert_close(knock_out(last, target).nats, twins(last, target, [[source] for source in range(13)]))
 
 
@@ -183,7 +183,7 @@ def test_nothing_recorded_is_changed(small):
 def test_another_models_recording_is_refused(small, tmp_path):
     other = wherefrom.load(write_small_model(tmp_path, seed=8))
     with pytest.raises(InputError, match="the model of a knock-out: expected the recorded one") as caught:
-        LastPosition(other, wherefrom.record(small, "abc"))
+        Destination(other, wherefrom.record(small, "abc"))
     assert other.fingerprint[:12] in str(caught.value)
     assert small.fingerprint[:12] in str(caught.value)
 
@@ -192,23 +192,25 @@ def test_one_token_has_nothing_to_cut(small):
     with pytest.raises(
         InputError, match=r"the prompt: expected at least two tokens, got one\. The first position reads"
     ):
-        LastPosition(small, wherefrom.record(small, "a"))
+        Destination(small, wherefrom.record(small, "a"))
 
 
-@pytest.mark.parametrize("mask", [Mask(window=2), Mask.bidirectional(), Mask(padding=np.array([False, True, True]))])
-def test_only_causal_recordings_are_cut(small, mask):
-    recording = wherefrom.record(small, "abc")
-    calls = [recording.calls[0], replace(recording.calls[1], mask=mask), recording.calls[2]]
-    with pytest.raises(InputError, match=re.escape("the mask of layer 1: expected the causal one, which")) as caught:
-        LastPosition(small, replace(recording, calls=calls))
-    assert caught.value.layer == 1
-    assert mask.describe() in str(caught.value)
+def test_each_layer_is_cut_under_its_own_mask(small):
+    recording = wherefrom.record(small, "abcdef")
+    masks = (Mask(), Mask(window=3), Mask(padding=np.array([True, True, False, True, False, True])))
+    calls = [replace(call, mask=mask) for call, mask in zip(recording.calls, masks, strict=True)]
+    at = Destination(small, replace(recording, calls=calls))
+    read = [np.arange(6)[at.others(layer)].tolist() for layer in range(3)]
+    assert read == [[0, 1, 2, 3, 4], [3, 4], [0, 1, 3]]
+    nats = knock_out(at, Target(33), [(0,), (2,)], scope=Scope((1,))).nats
+    np.testing.assert_allclose(nats, 0.0, atol=1e-6)  # neither can be read there
+    assert abs(knock_out(at, Target(33), [(2,)], scope=Scope((0,))).nats[0]) > 1e-4
 
 
 def test_numbers_that_are_none_are_refused(small):
     recording = wherefrom.record(small, "abc")
     broken = replace(recording.calls[1], v=np.full_like(recording.calls[1].v, np.nan))
-    last = LastPosition(small, replace(recording, calls=[recording.calls[0], broken, recording.calls[2]]))
+    last = Destination(small, replace(recording, calls=[recording.calls[0], broken, recording.calls[2]]))
     with pytest.raises(RecordingError, match="a knock-out: expected a finite log-probability, got NaN or an infinity"):
         knock_out(last, Target(33))
     with pytest.raises(RecordingError, match="a knock-out: expected a finite log-probability"):

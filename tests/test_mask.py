@@ -12,7 +12,10 @@ from wherefrom.mask import CAUSAL, Mask
 EXPLICIT = np.random.default_rng(7).random((3, 5, 7)) < 0.6  # [H, T, S]
 
 
-def plain(mask: Mask, row: int, column: int, head: int = 0) -> bool:
+BATCH = np.random.default_rng(5).random((2, 7)) < 0.6  # [B, S]
+
+
+def plain(mask: Mask, row: int, column: int, head: int = 0, text: int = 0) -> bool:
     """The rule as the words say it, one pair at a time."""
     i, j = mask.offset + row, column
     if mask.causal and j > i:
@@ -21,7 +24,7 @@ def plain(mask: Mask, row: int, column: int, head: int = 0) -> bool:
         keys_up_to_and_with_own = abs(i - j) + 1
         if keys_up_to_and_with_own > mask.window:
             return False
-    if mask.padding is not None and not mask.padding[j]:
+    if mask.padding is not None and not mask.padding.reshape(-1, mask.padding.shape[-1])[text, j]:
         return False
     return mask.explicit is None or bool(mask.explicit.reshape(-1, *mask.explicit.shape[-2:])[head, row, j])
 
@@ -29,7 +32,8 @@ def plain(mask: Mask, row: int, column: int, head: int = 0) -> bool:
 @st.composite
 def masks(draw, arrays=True):
     window = draw(st.none() | st.integers(1, 9))
-    padding = draw(st.none() | st.lists(st.booleans(), min_size=7, max_size=7)) if arrays else None
+    alone = st.lists(st.booleans(), min_size=7, max_size=7)
+    padding = draw(st.none() | alone | st.just(BATCH)) if arrays else None
     explicit = draw(st.sampled_from([None, EXPLICIT[0], EXPLICIT])) if arrays else None
     return Mask(draw(st.booleans()), window, draw(st.integers(0, 11)), padding, explicit)
 
@@ -37,9 +41,15 @@ def masks(draw, arrays=True):
 @given(masks())
 def test_the_dense_map_is_the_rule_pair_by_pair(mask):
     dense = mask.dense(5, 7)
-    heads = 3 if dense.ndim == 3 else 1
-    expected = [[[plain(mask, row, column, head) for column in range(7)] for row in range(5)] for head in range(heads)]
-    assert dense.reshape(heads, 5, 7).tolist() == expected
+    texts = 2 if mask.padding is not None and mask.padding.ndim == 2 else 1
+    heads = 3 if mask.explicit is not None and mask.explicit.ndim == 3 else 1
+    expected = [
+        [[[plain(mask, row, column, head, text) for column in range(7)] for row in range(5)] for head in range(heads)]
+        for text in range(texts)
+    ]
+    leading = (2, heads) if texts == 2 else (3,) if heads == 3 else ()
+    assert dense.shape == (*leading, 5, 7)
+    assert dense.reshape(texts, heads, 5, 7).tolist() == expected
 
 
 @given(masks(), st.integers(0, 5), st.integers(0, 7))
@@ -68,6 +78,26 @@ def test_reach_is_the_smallest_range_around_the_permitted_columns(mask, row, sou
 def test_reach_ends_with_the_window_on_both_sides():
     assert Mask.bidirectional(window=3).reach(5, 11) == range(3, 8)
     assert Mask(window=3).reach(5, 11) == range(3, 6)
+
+
+def test_a_batch_has_the_padding_of_each_text():
+    batch = Mask.bidirectional(padding=np.array([[True, True, True], [True, False, False]]))
+    assert batch.dense(2, 3).tolist() == [[[[True] * 3] * 2], [[[True, False, False]] * 2]]  # B 1 T S
+    for text, padding in enumerate(BATCH):
+        assert Mask(padding=BATCH).dense(7, 7)[text, 0].tolist() == Mask(padding=padding).dense(7, 7).tolist()
+
+
+def test_a_batch_with_heads_of_their_own():
+    both = Mask(causal=False, padding=BATCH, explicit=EXPLICIT)
+    assert both.dense(5, 7).shape == (2, 3, 5, 7)
+    assert both.dense(5, 7).tolist() == (EXPLICIT[None] & BATCH[:, None, None, :]).tolist()
+
+
+def test_all_permitted_means_no_rule_at_all():
+    assert Mask.bidirectional().all_permitted
+    assert Mask(causal=False, offset=3).all_permitted
+    others = [{}, {"window": 9}, {"padding": [True]}, {"padding": [[True]]}, {"explicit": [[True]]}]
+    assert not any(Mask(**{"causal": index == 0} | other).all_permitted for index, other in enumerate(others))
 
 
 def test_padding_and_explicit_only_take_away_within_the_reach():
@@ -111,6 +141,7 @@ def test_a_piece_far_down_a_long_text_costs_its_own_size():
         (Mask.bidirectional(), "bidirectional"),
         (Mask.bidirectional(padding=np.arange(20) < 17), "bidirectional, 3 of 20 sources are padding"),
         (Mask(padding=np.arange(5) > 0), "causal, 1 of 5 sources is padding"),
+        (Mask(padding=np.arange(5) < [[5], [3], [4]]), "causal, 3 of 15 sources are padding"),
         (Mask(explicit=EXPLICIT), "causal, explicit mask of 3 x 5 x 7"),
     ],
 )
@@ -121,7 +152,7 @@ def test_the_rule_in_words(mask, words):
 def test_only_causal_means_no_other_part_of_the_rule():
     assert Mask().only_causal
     assert Mask(offset=3).only_causal
-    others = [{"causal": False}, {"window": 9}, {"padding": [True]}, {"explicit": [[True]]}]
+    others = [{"causal": False}, {"window": 9}, {"padding": [True]}, {"padding": [[True]]}, {"explicit": [[True]]}]
     assert not any(Mask(**other).only_causal for other in others)
 
 
@@ -136,6 +167,7 @@ def test_masks_are_equal_when_their_rules_are():
         {"causal": False},
         {"offset": 1},
         {"padding": [True, True]},
+        {"padding": [[True, False]]},
     ):
         assert one != dataclasses.replace(one, **change), change
     assert Mask(explicit=np.ones((2, 3), bool)) != Mask(explicit=np.ones((3, 2), bool))
@@ -166,9 +198,10 @@ def test_a_mask_keeps_its_own_copy_that_nobody_can_change():
         ({"offset": -1}, "the mask's offset: expected a whole number from 0 up, got -1"),
         (
             {"padding": [1, 0]},
-            r"the mask's padding: expected a bool array [S], True where reading is permitted, ",
+            r"the mask's padding: expected a bool array [S] or [B, S], True where reading is permitted, ",
         ),
-        ({"padding": [[True]]}, "got bool of shape (1, 1). Compare your mask with a number"),
+        ({"padding": True}, "got bool of shape (). Compare your mask with a number"),
+        ({"padding": [[[True]]]}, "got bool of shape (1, 1, 1). Compare your mask with a number"),
         ({"explicit": [True]}, "the explicit mask: expected a bool array [T, S] or [H, T, S]"),
         ({"explicit": np.ones((2, 2))}, "got float64 of shape (2, 2)"),
     ],
@@ -194,6 +227,14 @@ def test_a_mask_that_cannot_be_is_refused(arguments, sentence):
         (
             lambda: Mask(padding=[True] * 3).permitted([9], [3]),
             "expected whole numbers from 0 to 2, got 3 to 3",
+        ),
+        (
+            lambda: Mask(padding=BATCH).permitted([9], [7]),
+            "expected whole numbers from 0 to 6, got 7 to 7",
+        ),
+        (
+            lambda: Mask(padding=BATCH).dense(7, 2),  # so many as there are texts
+            "the mask's padding: expected one entry a source, 2, got 7",
         ),
         (
             lambda: Mask(explicit=EXPLICIT).permitted([5], [0]),

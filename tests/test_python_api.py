@@ -9,7 +9,7 @@ import pytest
 
 import wherefrom
 from small import write_small_model
-from wherefrom import Cut, InputError, LastPosition, Scope, Target, knock_out, knock_out_heads
+from wherefrom import Cut, Destination, InputError, Scope, Target, knock_out, knock_out_heads
 from wherefrom.tokens import Tokens
 
 TEXT = "To be, or not"
@@ -23,7 +23,7 @@ def traced(small):
 
 @pytest.fixture(scope="module")
 def last(small, traced):
-    return LastPosition(small, traced.recording)
+    return Destination(small, traced.recording)
 
 
 def test_a_trace_prints_its_sources(traced):
@@ -144,7 +144,7 @@ WRONG = [
         "the target: expected a Target, got 33. Give a token id as one: wherefrom.Target",
     ),
     (lambda m, t, p: knock_out_heads(p, " to", [0]), "the target: expected a Target, got ' to'."),
-    (lambda m, t, p: knock_out(t.recording, Target(1)), "the last position: expected a LastPosition, got a value of"),
+    (lambda m, t, p: knock_out(t.recording, Target(1)), "the destination: expected a Destination, got a value of"),
     (lambda m, t, p: knock_out(p, Target(257)), "the target: expected a token id from 0 to 256, got 257."),
     (lambda m, t, p: knock_out_heads(p, Target(1, 900), []), "the target: expected a token id from 0 to 256, got 900."),
     (lambda m, t, p: knock_out(p, Target(1), scope=(3,)), "the scope: expected a Scope, got a value of type tuple."),
@@ -155,9 +155,9 @@ WRONG = [
     (lambda m, t, p: knock_out(p, Target(1), 3), "the cuts: expected groups of sources, got 3. Each cut is a group:"),
     (lambda m, t, p: knock_out(p, Target(1), np.arange(2)), "got np.int64(0). Each cut is a group: [(0,), (1,)]"),
     (lambda m, t, p: knock_out_heads(p, Target(1), 3), "the sources: expected positions, such as (0, 1), got 3."),
-    (lambda m, t, p: LastPosition(m, t), "the recording: expected a Recording, got a value of type Trace. Make one"),
+    (lambda m, t, p: Destination(m, t), "the recording: expected a Recording, got a value of type Trace. Make one"),
     (
-        lambda m, t, p: LastPosition(m.transformer, t.recording),
+        lambda m, t, p: Destination(m.transformer, t.recording),
         "the model: expected a LanguageModel, got a value of ty",
     ),
     (lambda m, t, p: wherefrom.sources(t), "that of a trace is trace.recording."),

@@ -20,8 +20,9 @@ from wherefrom.capture.native import facts_of
 from wherefrom.capture.recorder import Recorder
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
+from wherefrom.model.attention_function import Site
+from wherefrom.model.cache import KeyValueCache
 from wherefrom.model.language import read_prompt
-from wherefrom.model.transformer import KeyValueCache, Site
 from wherefrom.recording import ModelFacts, Recording, forecast_bytes
 from wherefrom.tokens import Tokens
 

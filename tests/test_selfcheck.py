@@ -18,7 +18,7 @@ from wherefrom.capture.fused import Attended, Limits, attend
 from wherefrom.capture.recorder import Recorder
 from wherefrom.capture.selfcheck import CEILING, Sample, check_samples, rows_to_check
 from wherefrom.errors import RecordingError
-from wherefrom.model.transformer import Site
+from wherefrom.model.attention_function import Site
 from wherefrom.recording import Call
 
 TEXT = "A kernel that returns a wrong sum must not be believed."

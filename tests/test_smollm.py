@@ -14,7 +14,8 @@ from torch import Tensor
 import wherefrom
 from wherefrom.attention import Mask
 from wherefrom.model import store
-from wherefrom.model.transformer import Site, Transformer, plain
+from wherefrom.model.attention_function import Site, plain
+from wherefrom.model.transformer import Transformer
 from wherefrom.questions import window_of_weights
 from wherefrom.recording import Call
 

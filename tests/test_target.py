@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import wherefrom
-from wherefrom import InputError, LastPosition, Target
+from wherefrom import Destination, InputError, Target
 from wherefrom.evidence import target as room
 from wherefrom.evidence.target import find_target
 
@@ -144,7 +144,7 @@ def test_a_value_on_paper():
 
 
 def test_a_position_of_a_text_in_nats(small):
-    last = LastPosition(small, wherefrom.record(small, "some text"))
+    last = Destination(small, wherefrom.record(small, "some text"))
     logits = last.logits()
     target = find_target(small.tokenizer, logits, "!")
     assert target == Target(small.tokenizer.one_token("!"))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import wherefrom
 from small import write_small_model
-from wherefrom import InputError, LastPosition, Scope, Target, knock_out, knock_out_heads, trace
+from wherefrom import Destination, InputError, Scope, Target, knock_out, knock_out_heads, trace
 from wherefrom.evidence.trace import CARRIED_FROM
 from wherefrom.questions.asked import mean_row
 from wherefrom.views.terminal import print_trace, trace_lines
@@ -65,7 +65,7 @@ def told(traced):
 
 def test_a_trace_is_its_parts(small, traced):
     recording = wherefrom.record(small, TEXT)
-    last = LastPosition(small, recording)
+    last = Destination(small, recording)
     target = Target(int(last.logits().argmax()))
     assert traced.aim.target == target
     assert traced.position == 18
@@ -95,7 +95,7 @@ def test_weights_sum_to_one_in_any_scope(small, scope):
     assert traced.weights.sum() == pytest.approx(1, abs=1e-6)
     layers, heads = ((value,) if value is not None else None for value in (scope.get("layer"), scope.get("head")))
     assert traced.scope == Scope(layers, heads)
-    last = LastPosition(small, traced.recording)
+    last = Destination(small, traced.recording)
     measured = knock_out(last, traced.aim.target, scope=traced.scope)
     assert np.abs(traced.nats - measured.nats).max() <= 1e-5
     assert np.array_equal(traced.weights, mean_row(traced.recording, 18, traced.scope))
@@ -139,7 +139,7 @@ def test_listed_heads_and_the_others_are_all_heads(small, sources, heads):
     strong = [source for source in traced.order[:sources] if abs(traced.nats[source]) >= CARRIED_FROM]
     assert [carried.source for carried in traced.carried] == strong
     assert strong
-    last = LastPosition(small, traced.recording)
+    last = Destination(small, traced.recording)
     nats = knock_out_heads(last, traced.aim.target, strong).nats
     for carried, measured in zip(traced.carried, nats, strict=True):
         listed = [carrier.nats for carrier in carried.carriers]

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +21,10 @@ from small import write_small_model
 from wherefrom.attention import Mask
 from wherefrom.capture.recorder import Recorder
 from wherefrom.errors import InputError
-from wherefrom.model.transformer import AttentionFunction, KeyValueCache, Site, Transformer, fused, plain
+from wherefrom.model.attention_function import AttentionFunction, Site, fused, plain
+from wherefrom.model.cache import KeyValueCache
+from wherefrom.model.layouts import parameters
+from wherefrom.model.transformer import Transformer
 from wherefrom.questions import window_of_weights
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -82,6 +86,13 @@ def test_fused_is_as_right_as_plain(small: wherefrom.LanguageModel, length: int)
         (4, 11, Mask(offset=7)),
         (9, 9, Mask(window=3)),
         (5, 7, Mask.bidirectional()),
+        (5, 7, Mask.bidirectional(window=2)),
+        (1, 7, Mask.bidirectional(window=2)),
+        (9, 9, Mask(padding=np.arange(9) < [[9], [4]])),
+        (5, 7, Mask.bidirectional(padding=np.arange(7) < [[7], [1]])),
+        (1, 7, Mask.bidirectional(padding=np.arange(7) < [[7], [1]])),
+        (9, 9, Mask(window=3, padding=np.arange(9) < [[9], [4]])),  # the last rows of the second have nothing to read
+        (9, 9, Mask.bidirectional(padding=np.arange(9) < [[9], [0]])),
     ],
 )
 def test_fused_equals_plain_under_other_masks(destinations: int, sources: int, mask: Mask) -> None:
@@ -89,7 +100,10 @@ def test_fused_equals_plain_under_other_masks(destinations: int, sources: int, m
     q = torch.randn(2, 6, destinations, 10, generator=generator)
     k, v = (torch.randn(2, 2, sources, 10, generator=generator) for _ in range(2))
     given = {"mask": mask, "scale": 0.4, "site": Site(0, "here")}
-    assert worst(fused(q, k, v, **given), plain(q, k, v, **given)) <= 1e-5
+    found = fused(q, k, v, **given)
+    assert worst(found, plain(q, k, v, **given)) <= 1e-5
+    permitted = np.broadcast_to(mask.dense(destinations, sources), (2, 1, destinations, sources))[:, 0]
+    assert torch.equal((found == 0).all(-1).all(1), torch.from_numpy(~permitted.any(-1)))  # nothing to read: 0
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -219,3 +233,22 @@ def test_weights_are_not_copied(small: wherefrom.LanguageModel) -> None:
     theirs = small.checkpoint.tensors["model.layers.1.self_attn.k_proj.weight"]
     assert small.transformer.blocks[1].attention.key.weight.data_ptr() == theirs.data_ptr()
     assert not any(parameter.requires_grad for parameter in small.transformer.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda own: own.pop("norm.weight"), "the parameter norm.weight: expected shape [42], got none."),
+        (lambda own: own.update(more=torch.ones(2)), "the parameter more: expected none of this name, got shape [2]."),
+        (
+            lambda own: own.update({"norm.weight": torch.ones(1, 42)}),
+            "the parameter norm.weight: expected shape [42], got shape [1, 42].",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit(small: wherefrom.LanguageModel, change: Any, sentence: str) -> None:
+    own = dict(parameters(small.config, small.checkpoint.tensors))
+    change(own)
+    with pytest.raises(InputError) as caught:
+        Transformer.from_parameters(small.config, own)
+    assert sentence in str(caught.value)

@@ -17,52 +17,78 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wherefrom.attention import Mask, attend, multi_head
     from wherefrom.capture.native import forecast, record, record_generation
-    from wherefrom.errors import InputError, ModelError, RecordingError, WherefromError
-    from wherefrom.evidence.knockout import LastPosition, knock_out, knock_out_heads
+    from wherefrom.errors import InputError, ModelError, RecordingError, TrainingError, WherefromError
+    from wherefrom.evidence.knockout import knock_out, knock_out_heads
     from wherefrom.evidence.rerun import Cut, rerun
     from wherefrom.evidence.target import Target
     from wherefrom.evidence.trace import trace
+    from wherefrom.evidence.versions import Destination
+    from wherefrom.model.checkpoint import write_folder
+    from wherefrom.model.config import Config
     from wherefrom.model.generate import Sampling, generate
+    from wherefrom.model.initial import draw
     from wherefrom.model.language import LanguageModel, load
-    from wherefrom.questions import Answer, Scope, Window, readers, sources, weights
+    from wherefrom.questions import Answer, Scope, Window, head_figures, readers, sources, weights
     from wherefrom.recording import Recording, forecast_bytes
+    from wherefrom.training.baselines import baselines
+    from wherefrom.training.loop import resume, train
+    from wherefrom.training.settings import Settings
+    from wherefrom.training.text import Corpus
+    from wherefrom.training.watch import Watch
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "wherefrom.attention": ("Mask", "attend", "multi_head"),
     "wherefrom.capture.native": ("forecast", "record", "record_generation"),
-    "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "WherefromError"),
-    "wherefrom.evidence.knockout": ("LastPosition", "knock_out", "knock_out_heads"),
+    "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "TrainingError", "WherefromError"),
+    "wherefrom.evidence.knockout": ("knock_out", "knock_out_heads"),
     "wherefrom.evidence.rerun": ("Cut", "rerun"),
     "wherefrom.evidence.target": ("Target",),
     "wherefrom.evidence.trace": ("trace",),
+    "wherefrom.evidence.versions": ("Destination",),
+    "wherefrom.model.checkpoint": ("write_folder",),
+    "wherefrom.model.config": ("Config",),
     "wherefrom.model.generate": ("Sampling", "generate"),
+    "wherefrom.model.initial": ("draw",),
     "wherefrom.model.language": ("LanguageModel", "load"),
-    "wherefrom.questions": ("Answer", "Scope", "Window", "readers", "sources", "weights"),
+    "wherefrom.questions": ("Answer", "Scope", "Window", "head_figures", "readers", "sources", "weights"),
     "wherefrom.recording": ("Recording", "forecast_bytes"),
+    "wherefrom.training.baselines": ("baselines",),
+    "wherefrom.training.loop": ("resume", "train"),
+    "wherefrom.training.settings": ("Settings",),
+    "wherefrom.training.text": ("Corpus",),
+    "wherefrom.training.watch": ("Watch",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Answer",
+    "Config",
+    "Corpus",
     "Cut",
+    "Destination",
     "InputError",
     "LanguageModel",
-    "LastPosition",
     "Mask",
     "ModelError",
     "Recording",
     "RecordingError",
     "Sampling",
     "Scope",
+    "Settings",
     "Target",
+    "TrainingError",
+    "Watch",
     "WherefromError",
     "Window",
     "attend",
+    "baselines",
+    "draw",
     "forecast",
     "forecast_bytes",
     "generate",
+    "head_figures",
     "knock_out",
     "knock_out_heads",
     "load",
@@ -71,9 +97,12 @@ __all__ = [
     "record",
     "record_generation",
     "rerun",
+    "resume",
     "sources",
     "trace",
+    "train",
     "weights",
+    "write_folder",
 ]
 
 

@@ -39,3 +39,7 @@ class ModelError(WherefromError):
 
 class RecordingError(WherefromError):
     """A recording that cannot be trusted: a kernel's output or log-sum-exp failed the self-check."""
+
+
+class TrainingError(WherefromError):
+    """A training run that cannot begin, go on or be resumed: its loss is NaN, its disk is full, its settings differ."""

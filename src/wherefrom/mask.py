@@ -33,7 +33,7 @@ class Mask:
         window: a number of keys, the destination's own included: i - window < j <= i with ``causal``, and
             |i - j| < window without. A window of 1 permits a destination itself only.
         offset: position of the first destination row; with a cache of n earlier keys it is n.
-        padding: bool [S], True where the source is a real token.
+        padding: bool [S], True where the source is a real token; [B, S] for a batch whose texts differ in length.
         explicit: bool [T, S], or [H, T, S] when heads differ; True where permitted.
 
     Raises:
@@ -54,7 +54,7 @@ class Mask:
             way_out = "A window counts keys, the destination's own included; None means no window."
             keep(self, "window", whole("the mask's window", self.window, least=1, way_out=way_out))
         if self.padding is not None:
-            keep(self, "padding", _bools("the mask's padding", self.padding, {1: "[S]"}))
+            keep(self, "padding", _bools("the mask's padding", self.padding, {1: "[S]", 2: "[B, S]"}))
         if self.explicit is not None:
             keep(self, "explicit", _bools("the explicit mask", self.explicit, {2: "[T, S]", 3: "[H, T, S]"}))
 
@@ -70,11 +70,16 @@ class Mask:
         """True where j <= i is the whole rule, at any offset: what fused kernels do without a mask array."""
         return self.causal and self.window is None and self.padding is None and self.explicit is None
 
+    @property
+    def all_permitted(self) -> bool:
+        """True where every destination may read every source, however many there are."""
+        return not self.causal and self.window is None and self.padding is None and self.explicit is None
+
     def permitted(self, destinations: Indices, sources: Indices) -> Bools:
         """Return a piece of the map, bool [.., len(destinations), len(sources)], True where permitted.
 
         Both arguments are indices, of rows (0..T-1) and of columns (0..S-1), so a piece costs only its own
-        size. The leading [H] is there when ``explicit`` has it.
+        size. The leading [H] is there when ``explicit`` has it, a leading [B, 1] when ``padding`` has a batch.
 
         Raises:
             InputError: an index below 0, or beyond the padding or the explicit mask.
@@ -88,22 +93,23 @@ class Mask:
         if self.window is not None:
             allowed &= np.abs(i - j) < self.window
         if self.padding is not None:
-            allowed &= self.padding[columns]
+            padding = self.padding[..., columns]  # S or B S
+            allowed = allowed & (padding if padding.ndim == 1 else padding[:, None, None, :])  # T S or B 1 T S
         if self.explicit is not None:
             allowed = allowed & self.explicit[..., rows[:, None], columns]  # [T, S] or [H, T, S]
         return allowed
 
     def dense(self, T: int, S: int) -> Bools:
-        """Return the whole map, bool [T, S] (or [H, T, S] when ``explicit`` has heads): T x S bytes a head.
+        """Return the whole map, bool [T, S] ([H, T, S] when ``explicit`` has heads): T x S bytes a head.
 
         Raises:
             InputError: the padding or the explicit mask has another size.
         """
-        if self.padding is not None and self.padding.shape != (S,):
+        if self.padding is not None and self.padding.shape[-1] != S:
             raise InputError(
                 "the mask's padding",
                 expected=f"one entry a source, {S}",
-                given=f"{self.padding.size}",
+                given=f"{self.padding.shape[-1]}",
                 way_out="Give True or False for each key.",
                 shape=self.padding.shape,
             )
@@ -160,7 +166,8 @@ class Mask:
 
     def _limit(self, axis: int) -> int | None:
         """Return how many rows (axis -2) or columns (axis -1) the arrays have; None when there is none."""
-        sizes = [a.shape[axis] for a in (self.padding, self.explicit) if a is not None and a.ndim >= -axis]
+        arrays = (self.explicit,) if axis == -2 else (self.padding, self.explicit)  # padding knows no rows
+        sizes = [a.shape[axis] for a in arrays if a is not None]
         return min(sizes) if sizes else None
 
 

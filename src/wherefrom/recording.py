@@ -56,6 +56,7 @@ class Call:
         scale: what q . k is multiplied by to give the score.
         kernel: the kernel that computed the outputs and lse.
         checks: what its self-checks found, one for each time the kernel ran (once a chunk or a generated token).
+        part: "decoder", or "encoder" for bidirectional attention over a whole text.
     """
 
     layer: int
@@ -69,6 +70,7 @@ class Call:
     scale: float
     kernel: str
     checks: tuple[Check, ...]
+    part: str = "decoder"
 
     @property
     def heads(self) -> int:
@@ -92,13 +94,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model expected next at one position: row t of the last layer writes token t + 1.
+    """What the model expected at one position: the next token (row t writes token t + 1), in an encoder the token
+    there.
 
     Attributes:
         position: the position that predicts.
         ids: token ids, the likeliest first.
         log_probabilities: their natural log-probabilities, over the whole vocabulary.
-        next_id: the token that really came next, None at the end of the text.
+        next_id: the token that really came next, None at the end of the text, and in an encoder.
         next_log_probability: its log-probability.
     """
 
@@ -111,7 +114,19 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Which model was recorded: enough to know it again, and to forecast a recording's size."""
+    """Which model was recorded: enough to know it again, and to forecast a recording's size.
+
+    Attributes:
+        name: the model's name.
+        fingerprint: a checksum of its configuration and weights.
+        layers: of the decoder, or of the encoder if it is alone.
+        heads: query heads of a layer.
+        kv_heads: key and value heads of a layer.
+        head_size: numbers of a query or key.
+        context: the most tokens that it reads.
+        kind: "decoder", "encoder", or "encoder-decoder".
+        encoder_layers: layers of an encoder beside the decoder; 0 where there is one stack.
+    """
 
     name: str
     fingerprint: str
@@ -120,6 +135,17 @@ class ModelFacts:
     kv_heads: int
     head_size: int
     context: int
+    kind: str = "decoder"
+    encoder_layers: int = 0
+
+    @property
+    def part(self) -> str:
+        """The part that predicts: "decoder", or "encoder" if it is alone."""
+        return "encoder" if self.kind == "encoder" else "decoder"
+
+    def layers_of(self, part: str) -> int:
+        """How many layers a part has."""
+        return self.encoder_layers if part == "encoder" and self.encoder_layers else self.layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +155,13 @@ class Recording:
     Attributes:
         model: which model.
         tokens: what it read.
-        calls: one a layer, in the order of the layers.
+        calls: one a layer, in the order of the layers; with an encoder its calls first, then the decoder's
+            self-attention, then its cross-attention.
         predictions: for the positions that were asked for, in their order; the last position always.
         written_from: the position of the first generated token, None if all of the text was given. Row t - 1 wrote
             token t.
         seconds: how long the pass took, wall clock, self-checks included.
+        source: what an encoder read for the decoder, the keys and values of cross-attention; None without one.
     """
 
     model: ModelFacts
@@ -142,6 +170,7 @@ class Recording:
     predictions: tuple[Prediction, ...]
     written_from: int | None
     seconds: float
+    source: Tokens | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -155,22 +184,42 @@ class Recording:
         counts = f"{_counted(len(self), 'token')}, {_counted(len(self.calls), 'call')}"
         return f"Recording({self.model.name}, {counts}, {_size(self.bytes)})"
 
-    def call(self, layer: int) -> Call:
-        """Return the self-attention call of a layer.
+    def call(self, layer: int, kind: str = "self", part: str | None = None) -> Call:
+        """Return the call of a layer.
+
+        Args:
+            layer: from 0.
+            kind: "self", or "cross" where the decoder reads the encoder's output.
+            part: "decoder" or "encoder"; the one that predicts unless given.
 
         Raises:
-            InputError: there is no such layer in the recording.
+            InputError: there is no such call in the recording.
         """
-        for call in self.calls:
-            if call.layer == as_index(layer) and call.kind == "self":
+        part = self.model.part if part is None else part
+        alike = [call for call in self.calls if (call.kind, call.part) == (kind, part)]
+        for call in alike:
+            if call.layer == as_index(layer):
                 return call
-        held = [call.layer for call in self.calls]
+        kinds = ", ".join(dict.fromkeys(f"{call.kind} of the {call.part}" for call in self.calls))
         raise InputError(
-            "the layer",
-            expected=f"one of {held[0]} to {held[-1]}",
-            given=str(layer),
+            "the layer" if alike else "the kind of attention",
+            expected=f"one of {alike[0].layer} to {alike[-1].layer}" if alike else f"one that was recorded ({kinds})",
+            given=str(layer) if alike else f"{kind} of the {part}",
             way_out="Layers are numbered from 0.",
             layer=layer,
+        )
+
+    def read_by(self, kind: str = "self", part: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens at the destinations and at the sources of calls of a kind.
+
+        Raises:
+            InputError: there are no such calls.
+        """
+        call = self.call(0, kind, part)
+        encoded = self.tokens if self.source is None else self.source
+        return (
+            encoded if call.part == "encoder" else self.tokens,
+            encoded if call.part == "encoder" or call.kind == "cross" else self.tokens,
         )
 
     def prediction(self, position: int) -> Prediction:
@@ -202,10 +251,17 @@ def check_recording(value: Any) -> Recording:
     return check_kind("the recording", value, Recording, way_out=way_out)
 
 
-def forecast_bytes(model: ModelFacts, tokens: int, *, item_size: int = 4) -> int:
+def forecast_bytes(model: ModelFacts, tokens: int, *, source_tokens: int = 0, item_size: int = 4) -> int:
     """Return the size that a recording of that many tokens will have, exactly, before anything runs.
 
-    A token costs, in every layer, one query a head, one key and one value a key/value head, and one float32 lse a head.
+    A token costs, in every layer, one query a head, one key and one value a key/value head, and one float32 lse a head;
+    in cross-attention, one query and lse a token and one key and value a token of the source.
+
+    Args:
+        model: `recording.model`.
+        tokens: of the text; of the decoder where there is an encoder.
+        source_tokens: of the encoder's text.
+        item_size: bytes of a number of q, k and v.
 
     Raises:
         InputError: the facts of no model (those of a recording are `recording.model`), or a number below 0.
@@ -213,9 +269,17 @@ def forecast_bytes(model: ModelFacts, tokens: int, *, item_size: int = 4) -> int
     way_out = "Give recording.model, or ask `wherefrom.forecast(model, text)`."
     model = check_kind("the model's facts", model, ModelFacts, way_out=way_out)
     tokens = whole("the number of tokens", tokens, least=0, way_out="Say how many tokens are to be recorded.")
-    queries = model.heads * model.head_size
-    shared = 2 * model.kv_heads * model.head_size
-    return tokens * model.layers * ((queries + shared) * item_size + model.heads * 4)
+    sources = whole(
+        "the number of source tokens", source_tokens, least=0, way_out="0 where there is no encoder beside."
+    )
+    reads = model.heads * model.head_size * item_size + model.heads * 4
+    is_read = 2 * model.kv_heads * model.head_size * item_size
+    own = tokens * model.layers * (reads + is_read)
+    if model.kind != "encoder-decoder":
+        return own
+    return (
+        own + sources * model.encoder_layers * (reads + is_read) + model.layers * (tokens * reads + sources * is_read)
+    )
 
 
 def _counted(count: int, what: str) -> str:

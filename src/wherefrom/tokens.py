@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,10 @@ from typing import Any, overload
 import tokenizers
 
 from wherefrom.errors import InputError, ModelError
+from wherefrom.readable import LEFT_TO_RIGHT_MARK, escape, readable
 
-LEFT_TO_RIGHT_MARK = "\u200e"
-DOTTED_CIRCLE = "\u25cc"
-RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-# Python calls these printable, yet they draw nothing: grapheme joiner, fillers, blank braille.
-INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+MASKS = ("[MASK]", "<mask>")
+__all__ = ["LEFT_TO_RIGHT_MARK", "Token", "Tokenizer", "Tokens", "readable"]
 LONE_BYTE = re.compile("[\udc80-\udcff]")  # how Python's surrogateescape writes an undecodable byte (PEP 383)
 SENTENCEPIECE_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -41,42 +37,6 @@ def _byte_alphabet() -> tuple[str, ...]:
 
 BYTE_TO_LETTER = _byte_alphabet()
 LETTER_TO_BYTE = {letter: byte for byte, letter in enumerate(BYTE_TO_LETTER)}
-
-
-def readable(text: str) -> str:
-    r"""Text as a person can see it in a terminal, on one line, without touching what prints.
-
-    Characters that print stay as they are. Controls, zero-width and bidirectional controls and blanks other
-    than the plain one become escapes (``\n``, ``\x1b``, ``\u202e``). A combining mark with nothing to sit on
-    gets a dotted circle. Text with right-to-left letters ends in a LEFT-TO-RIGHT MARK, so that it does not
-    reorder the rest of its line.
-
-    >>> print(readable("a\tb\u200d"))
-    a\tb\u200d
-    """
-    shown: list[str] = []
-    stands_alone = True  # nothing, or an escape that a mark must not decorate, comes before
-    for character in text:
-        if not character.isprintable() or character in INVISIBLE:
-            shown.append(_escape(character))
-            stands_alone = True
-            continue
-        if stands_alone and unicodedata.category(character).startswith("M"):
-            shown.append(DOTTED_CIRCLE)
-        shown.append(character)
-        stands_alone = False
-    if any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for piece in shown for letter in piece):
-        shown.append(LEFT_TO_RIGHT_MARK)
-    return "".join(shown)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    if character in SHORT_ESCAPES:
-        return SHORT_ESCAPES[character]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 @dataclass(frozen=True)
@@ -141,6 +101,9 @@ class Tokenizer:
         self.inner, self.rows = inner, max(rows, inner.get_vocab_size(with_added_tokens=True))
         self._added = {number: token.content for number, token in inner.get_added_tokens_decoder().items()}
         self._byte_level = _decodes_bytes(inner)
+        # the longest first, as the library prefers them; an empty alternation would match everywhere
+        names = sorted((re.escape(name) for name in self._added.values()), key=len, reverse=True)
+        self._added_names = re.compile("|".join(names) or r"(?!)")
         self._missing = self._missing_bytes()
         self._opening = tuple(inner.encode("").ids)
 
@@ -173,10 +136,20 @@ class Tokenizer:
         added = self.inner.get_added_tokens_decoder()
         return frozenset(number for number, token in added.items() if token.special)
 
-    def encode(self, text: str) -> Tokens:
-        """Return the tokens of a text, with a beginning mark only if the tokenizer's own rules add one.
+    @property
+    def mask_id(self) -> int | None:
+        """The token that stands for a missing one in an encoder's text, or None."""
+        found = (self.inner.token_to_id(name) for name in MASKS)
+        return next((int(number) for number in found if number is not None), None)
+
+    def encode(self, text: str, *, marks: bool = True) -> Tokens:
+        """Return the tokens of a text, with marks around it only if the tokenizer's own rules add some.
 
         Special tokens that are spelled out in the text (``<|im_end|>``) become those tokens.
+
+        Args:
+            text: any text.
+            marks: whether those rules are followed; without them, the text's own tokens alone.
 
         Raises:
             InputError: the text is not Unicode (undecodable bytes from a command line), or it holds a byte
@@ -184,7 +157,7 @@ class Tokenizer:
         """
         raw = _utf8(text)
         self._refuse_missing(text, raw)
-        encoding = self.inner.encode(text)
+        encoding = self.inner.encode(text, add_special_tokens=marks)
         data = [self.token_bytes(number) for number in encoding.ids]
         inside = [mark == 0 for mark in encoding.special_tokens_mask]
         if b"".join(piece for piece, own in zip(data, inside, strict=True) if own) == raw:
@@ -287,11 +260,15 @@ class Tokenizer:
         """Refuse a text of which the tokenizer would leave something out."""
         if self._missing.isdisjoint(raw):
             return
-        at = next(at for at, letter in enumerate(text) if not self._missing.isdisjoint(letter.encode()))
+        spelled = {at for found in self._added_names.finditer(text) for at in range(*found.span())}
+        lacking = (at for at, letter in enumerate(text) if not self._missing.isdisjoint(letter.encode()))
+        at = next((at for at in lacking if at not in spelled), None)  # an added token spells itself, letters or not
+        if at is None:
+            return
         raise InputError(
             "the text",
             expected="characters that this model's vocabulary can spell",
-            given=f"{_escape(text[at])} at character {at}, which its tokenizer would leave out",
+            given=f"{escape(text[at])} at character {at}, which its tokenizer would leave out",
             way_out="Take the character out of the text.",
             position=at,
             character=text[at],

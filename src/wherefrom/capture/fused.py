@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError
-from wherefrom.model.transformer import permitted_tensor
+from wherefrom.model.attention_function import permitted_tensor
 
 STRIP = 128
 """Rows that the slow twin holds at a time: 128 x S scores a head, small beside the keys themselves."""

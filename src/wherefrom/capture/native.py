@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,8 @@ from torch import Tensor
 from wherefrom.capture.recorder import Recorder
 from wherefrom.checks import as_index, whole
 from wherefrom.errors import InputError
-from wherefrom.model.generate import Sampling, Step, steps
-from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model
-from wherefrom.model.transformer import KeyValueCache
+from wherefrom.model.generate import Sampling, Step, Writer, open_generation, stop_strings
+from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model, start_tokens
 from wherefrom.recording import ModelFacts, Prediction, Recording, forecast_bytes
 from wherefrom.tokens import Tokens
 
@@ -38,22 +38,31 @@ def facts_of(model: LanguageModel) -> ModelFacts:
         kv_heads=config.kv_heads,
         head_size=config.head_size,
         context=config.context,
+        kind=config.kind,
+        encoder_layers=config.encoder_layers,
     )
 
 
-def forecast(model: LanguageModel, text: str | Tokens | int) -> int:
+def forecast(model: LanguageModel, text: str | Tokens | int, written: str | Tokens | int | None = None) -> int:
     """Return how many bytes the recording of a text, or of that many tokens, will take, exactly; nothing runs.
 
     Args:
         model: from `wherefrom.load`.
         text: the prompt, its tokens, or how many there will be (of a generation, the written ones included).
+        written: with an encoder, what the decoder reads, likewise; its start mark alone unless given.
 
     Raises:
         InputError: a prompt that `record` refuses, or a number below 0.
     """
-    require_model(model)
-    count = as_index(text)
-    return forecast_bytes(facts_of(model), len(_tokens(model, text)) if count is None else count)
+    number = as_index(text)
+    if require_model(model).config.kind != "encoder-decoder":
+        refuse_written(model, written)
+        return forecast_bytes(facts_of(model), len(_tokens(model, text)) if number is None else number)
+    sources = len(_tokens(model, text)) if number is None else number
+    rows = as_index(written)
+    return forecast_bytes(
+        facts_of(model), len(_written(model, written)) if rows is None else rows, source_tokens=sources
+    )
 
 
 @torch.inference_mode()
@@ -61,6 +70,7 @@ def record(
     model: LanguageModel,
     text: str | Tokens,
     *,
+    written: str | Tokens | None = None,
     predictions: Literal["last", "all"] = "last",
     progress: Callable[[int, int], None] | None = None,
 ) -> Recording:
@@ -70,16 +80,18 @@ def record(
 
     Args:
         model: from `wherefrom.load`.
-        text: the prompt, or its tokens.
-        predictions: keep what the model expected after the last position only, or after every one.
-        progress: called after each layer with (layers done, layers in all).
+        text: the prompt, or its tokens; with an encoder beside the decoder, the text that the encoder reads.
+        written: with an encoder, the text that the decoder has written so far, or its tokens, start mark included.
+        predictions: keep what the model expected after the last position only, or after every one; in an encoder, at
+            its masked positions only, or at every one. An encoder without a head predicts nothing.
+        progress: called after each call of attention with (calls done, calls in all).
 
     Raises:
         InputError: the prompt is no text, empty, blank, or longer than the model's context; tokens that are not this
             model's; predictions that are neither "last" nor "all"; a recording larger than the memory that is free.
         RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
     """
-    tokens = _tokens(model, text)
+    source, tokens = _texts(require_model(model), text, written)
     if predictions not in ("last", "all"):
         raise InputError(
             "predictions",
@@ -88,14 +100,17 @@ def record(
             way_out="Keep what the model expected after the last position only, or after every one.",
         )
     start = time.perf_counter()
-    recorder = _recorder(model, len(tokens), _layer_counter(model, progress))
-    x = model.transformer.stream(torch.tensor([tokens.ids]), attention=recorder)[0]  # T M
-    positions = range(len(tokens)) if predictions == "all" else range(len(tokens) - 1, len(tokens))
+    recorder = _recorder(model, len(tokens), 0 if source is None else len(source), progress)
+    transformer = model.transformer
+    memory = None if source is None else transformer.encode(torch.tensor([source.ids]), attention=recorder)
+    x = transformer.stream(torch.tensor([tokens.ids]), attention=recorder, memory=memory)[0]  # T M
     kept: list[Prediction] = []
-    for first in range(positions.start, positions.stop, ROWS_AT_ONCE):
-        rows = range(first, min(first + ROWS_AT_ONCE, positions.stop))
-        kept += _predictions(model.transformer.logits(x[rows.start : rows.stop]), rows, tokens.ids)
-    return Recording(facts_of(model), tokens, recorder.calls(), tuple(kept), None, time.perf_counter() - start)
+    positions = _predicting(model, tokens, every=predictions == "all")
+    for first in range(0, len(positions), ROWS_AT_ONCE):
+        rows = positions[first : first + ROWS_AT_ONCE]
+        kept += _predictions(transformer.logits(x[rows]), rows, tokens.ids if model.config.causal else ())
+    seconds = time.perf_counter() - start
+    return Recording(facts_of(model), tokens, recorder.calls(), tuple(kept), None, seconds, source)
 
 
 @torch.inference_mode()
@@ -105,6 +120,7 @@ def record_generation(
     *,
     max_tokens: int = 20,
     sampling: Sampling | None = None,
+    stop: str | Sequence[str] = (),
     stop_ids: Collection[int] | None = None,
 ) -> Recording:
     """Return the recording of a prompt and of what the model writes after it, token by token with a cache, as one map.
@@ -114,46 +130,84 @@ def record_generation(
 
     Args:
         model: from `wherefrom.load`.
-        text: the prompt.
+        text: the prompt; with an encoder, the text that it reads.
         max_tokens: at most so many tokens are written, at least 1.
         sampling: greedy unless given.
+        stop: strings that end the text; the tokens that spell one are in the recording.
         stop_ids: writing ends after one of these; the model's end-of-text tokens unless given.
 
     Raises:
         InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`; a recording
-            larger than the memory that is free.
+            larger than the memory that is free; an encoder alone, which writes nothing.
         RecordingError: a kernel's output or lse failed the self-check.
     """
     max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
-    prompt = read_prompt(model, text, room=max_tokens)
+    writer = Writer(require_model(model).tokenizer, stop_strings(stop))
+    opened = open_generation(model, text, max_tokens)
+    first, source = opened.first, opened.source
     start = time.perf_counter()
-    recorder = _recorder(model, len(prompt) + max_tokens)
-    cache = KeyValueCache(model.config, len(prompt) + max_tokens)
-    stops = model.config.eos_ids if stop_ids is None else stop_ids
-    written = list(
-        steps(
-            model.transformer,
-            prompt.ids,
-            max_tokens=max_tokens,
-            cache=cache,
-            sampling=sampling,
-            stop_ids=stops,
-            attention=recorder,
-        )
-    )
-    last = model.transformer(torch.tensor([[written[-1].id]]), attention=recorder, cache=cache)[0]  # 1 N
-    tokens = model.tokenizer.tokens_of([*prompt.ids, *(step.id for step in written)])
+    recorder = _recorder(model, len(first) + max_tokens, 0 if source is None else len(source))
+    ends = model.config.eos_ids if stop_ids is None else stop_ids
+    written: list[Step] = []
+    for step in opened.steps(max_tokens=max_tokens, sampling=sampling, stop_ids=ends, attention=recorder):
+        written.append(step)
+        writer.write(step.id)
+        if writer.stopped is not None:
+            break
+    last = model.transformer(torch.tensor([[written[-1].id]]), attention=recorder, cache=opened.cache)[0]  # 1 N
+    tokens = model.tokenizer.tokens_of([*first.ids, *(step.id for step in written)])
     kept = _predictions_of_steps(written, last, tokens.ids)
-    return Recording(facts_of(model), tokens, recorder.calls(), kept, len(prompt), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Recording(facts_of(model), tokens, recorder.calls(), kept, len(first), seconds, source)
+
+
+def _texts(model: LanguageModel, text: Any, written: Any) -> tuple[Tokens | None, Tokens]:
+    """Return what the encoder reads, if there is one beside the decoder, and what the part that predicts reads."""
+    if model.config.kind == "encoder-decoder":
+        return _tokens(model, text), _written(model, written)
+    refuse_written(model, written)
+    return None, _tokens(model, text)
 
 
 def _tokens(model: LanguageModel, text: Any) -> Tokens:
     return check_tokens(model, text) if isinstance(text, Tokens) else read_prompt(model, text)
 
 
-def _recorder(model: LanguageModel, positions: int, on_call: Callable[[int], None] | None = None) -> Recorder:
+def _written(model: LanguageModel, written: Any) -> Tokens:
+    return check_tokens(model, written) if isinstance(written, Tokens) else start_tokens(model, written)
+
+
+def refuse_written(model: LanguageModel, written: Any) -> None:
+    """Refuse a written text for a model that reads one text only.
+
+    Raises:
+        InputError: there is one.
+    """
+    if written is not None:
+        raise InputError(
+            "the written text",
+            expected="none",
+            given=f"one, for {model.name}, which has no encoder beside its {model.config.kind}",
+            way_out="Write it behind the prompt instead." if model.config.causal else "Give the text alone.",
+        )
+
+
+def _predicting(model: LanguageModel, tokens: Tokens, *, every: bool) -> list[int]:
+    """Return the positions whose predictions are kept."""
+    if model.config.head == "none":
+        return []
+    if every:
+        return list(range(len(tokens)))
+    if model.config.causal:
+        return [len(tokens) - 1]
+    return [token.position for token in tokens if token.id == model.tokenizer.mask_id]
+
+
+def _recorder(
+    model: LanguageModel, positions: int, sources: int, progress: Callable[[int, int], None] | None = None
+) -> Recorder:
     """Return a recorder with room for a text, if the memory that it is forecast to take is free."""
-    needed, free = forecast(model, positions), free_memory()
+    needed, free = forecast_bytes(facts_of(model), positions, source_tokens=sources), free_memory()
     if free is not None and needed > free:
         raise InputError(
             "the recording",
@@ -162,7 +216,9 @@ def _recorder(model: LanguageModel, positions: int, on_call: Callable[[int], Non
             way_out="Shorten the text, or end other programs.",
             bytes=needed,
         )
-    return Recorder(model.config.layers, positions, on_call)
+    layers, beside = model.config.layers, model.config.encoder_layers
+    on_call = _counter(2 * layers + beside if beside else layers, progress)
+    return Recorder(layers, positions, on_call, encoder_layers=beside, sources=sources)
 
 
 def free_memory() -> int | None:
@@ -175,10 +231,12 @@ def free_memory() -> int | None:
     return 1024 * kilobytes[0] if kilobytes else None
 
 
-def _layer_counter(model: LanguageModel, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+def _counter(calls: int, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+    """Return what counts the calls of a pass for somebody who waits."""
     if progress is None:
         return None
-    return lambda layer: progress(layer + 1, model.config.layers)
+    done = count(1)
+    return lambda layer: progress(next(done), calls)
 
 
 def _predictions_of_steps(written: Sequence[Step], last: Tensor, ids: Sequence[int]) -> tuple[Prediction, ...]:

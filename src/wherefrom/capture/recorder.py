@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from wherefrom.attention import Mask
-from wherefrom.capture.fused import Limits, attend
+from wherefrom.capture.fused import Attended, Limits, attend
 from wherefrom.capture.selfcheck import Sample, check_samples
 from wherefrom.errors import RecordingError
-from wherefrom.model.transformer import Site
+from wherefrom.model.attention_function import Site
 from wherefrom.recording import Array, Call, Check
 
 
@@ -77,61 +77,117 @@ class Recorder:
         layers: how many layers will call.
         positions: the length of the text, at most.
         on_call: told the layer after each call.
+        encoder_layers: how many layers of an encoder will call beside them; 0 where there is one stack.
+        sources: the length of the encoder's text.
 
     Raises:
         RecordingError: a self-check failed, or calls do not follow one another (another text in between).
     """
 
-    def __init__(self, layers: int, positions: int, on_call: Callable[[int], None] | None = None) -> None:
-        self.shape = (layers, positions)
-        self._layers: dict[int, _Layer] = {}
-        self._memory: dict[str, Array] = {}
-        self._unchecked: dict[int, Sample] = {}
+    def __init__(
+        self,
+        layers: int,
+        positions: int,
+        on_call: Callable[[int], None] | None = None,
+        *,
+        encoder_layers: int = 0,
+        sources: int = 0,
+    ) -> None:
+        self._main = (layers, positions, positions)
+        self._encoder = (encoder_layers, sources, sources)
+        self._shelves: dict[tuple[str, str], _Shelf] = {}  # in the order of the first calls
         self._on_call = on_call
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:
         """Return y [1, H, T, V] by the fused kernel; keep q, k, v and lse if they rebuild it."""
         q, k, v = q.detach(), k.detach(), v.detach()
-        layer = self._layers.get(site.layer) or _Layer(len(self._layers), site, mask, scale)
-        self._require_next(layer, q, mask)
-        if site.layer in self._unchecked:  # a new pass: the last one's calls are complete
-            self._check()
+        shelf = self._shelves.get((site.part, site.kind)) or _Shelf(site, *self._room(site))
+        layer = shelf.layer(q, mask, scale, site)
         attended = attend(q, k, v, limits=Limits.of_mask(mask, q.shape[2], k.shape[2], q), scale=scale)
-        self._unchecked[site.layer] = Sample.of(attended, mask=mask, scale=scale, site=site)
-        self._layers[site.layer] = layer
-        layer.kernel = attended.kernel
-        start, stop = layer.rows, layer.rows + q.shape[2]
-        new = {"q": q, "k": k[:, :, start:stop], "v": v[:, :, start:stop], "lse": attended.lse}
-        for name, rows in new.items():
-            torch.from_numpy(self._kept(name, rows)[layer.slot, :, start:stop]).copy_(rows[0])
-        layer.rows = stop
+        shelf.keep(layer, q, k, v, attended, mask)
+        self._shelves[site.part, site.kind] = shelf
         if self._on_call is not None:
             self._on_call(site.layer)
         return attended.output
 
     def calls(self) -> tuple[Call, ...]:
-        """Return what was recorded, one call a layer in the order of the layers, as views of the recorder's memory.
+        """Return what was recorded, as views of the recorder's memory: one call a layer in the order of the layers.
+
+        With an encoder, its calls come first, then the decoder's self-attention and its cross-attention.
+
+        Raises:
+            RecordingError: a self-check of the last pass failed.
+        """
+        return tuple(call for shelf in self._shelves.values() for call in shelf.calls())
+
+    def _room(self, site: Site) -> tuple[int, int, int]:
+        """Return how many layers, destinations and sources the calls of a site's kind have, at most."""
+        if site.kind == "cross":
+            return (*self._main[:2], self._encoder[2])
+        return self._encoder if site.part == "encoder" and self._encoder[0] else self._main
+
+
+class _Shelf:
+    """The calls of one part and kind, such as the decoder's cross-attention, and the memory set aside for them."""
+
+    def __init__(self, site: Site, layers: int, destinations: int, sources: int) -> None:
+        self.name, self.cross = f"{site.part} {site.kind}", site.kind == "cross"
+        self.size = (layers, destinations, sources)
+        self._layers: dict[int, _Layer] = {}
+        self._memory: dict[str, Array] = {}
+        self._unchecked: dict[int, tuple[Sample, int]] = {}  # by layer: the sample, and the first row of its call
+
+    def layer(self, q: Tensor, mask: Mask, scale: float, site: Site) -> _Layer:
+        """Return what is known of the calling layer; a new pass has the last one's calls, now complete, checked."""
+        layer = self._layers.get(site.layer) or _Layer(len(self._layers), site, mask, scale)
+        self._require_next(layer, q, mask)
+        if site.layer in self._unchecked:
+            self._check()
+        return layer
+
+    def keep(self, layer: _Layer, q: Tensor, k: Tensor, v: Tensor, attended: Attended, mask: Mask) -> None:
+        """Keep the rows of a call, and a sample of them for the check."""
+        sample = Sample.of(attended, mask=mask, scale=layer.scale, site=layer.site)
+        self._unchecked[layer.site.layer] = sample, layer.rows
+        start, stop = layer.rows, layer.rows + q.shape[2]
+        rows = slice(start, stop)
+        self._put("q", layer, rows, q, self.size[1])
+        self._put("lse", layer, rows, attended.lse, self.size[1])
+        if not self.cross or start == 0:  # an encoder's keys and values are the same at every step
+            columns = slice(0, k.shape[2]) if self.cross else rows
+            self._put("k", layer, columns, k[:, :, columns], self.size[2])
+            self._put("v", layer, columns, v[:, :, columns], self.size[2])
+        layer.kernel, layer.rows = attended.kernel, stop
+        self._layers[layer.site.layer] = layer
+
+    def calls(self) -> list[Call]:
+        """Return the calls in the order of the layers.
 
         Raises:
             RecordingError: a self-check of the last pass failed.
         """
         self._check()
-        return tuple(self._call(layer) for _, layer in sorted(self._layers.items()))
+        return [self._call(layer) for _, layer in sorted(self._layers.items())]
 
     def _check(self) -> None:
         """Check the calls of the pass that just ended, those that are alike side by side."""
         unchecked, self._unchecked = list(self._unchecked.values()), {}
         while unchecked:
-            alike = [sample for sample in unchecked if sample.alike(unchecked[0])]
-            layers = [self._layers[sample.site.layer] for sample in alike]
+            alike = [one for one in unchecked if one[0].alike(unchecked[0][0])]
+            samples = [sample for sample, _ in alike]
+            layers = [self._layers[sample.site.layer] for sample in samples]
             slots = np.array([layer.slot for layer in layers])
-            rows = np.array([sample.rows for sample in alike]) + alike[0].mask.offset  # L R
+            rows = np.array([sample.rows for sample in samples]) + alike[0][1]  # L R
             q, lse = (self._memory[name][slots[:, None], :, rows].swapaxes(1, 2) for name in ("q", "lse"))  # L H R ...
-            k, v = (self._read(name, slots, layers[0].rows) for name in ("k", "v"))  # L K S ...
-            checks = check_samples(alike, torch.from_numpy(q), k, v, torch.from_numpy(lse))
+            k, v = (self._read(name, slots, self._sources(layers[0])) for name in ("k", "v"))  # L K S ...
+            checks = check_samples(samples, torch.from_numpy(q), k, v, torch.from_numpy(lse))
             for layer, check in zip(layers, checks, strict=True):
                 layer.checks.append(check)
-            unchecked = [sample for sample in unchecked if not sample.alike(unchecked[0])]
+            unchecked = [one for one in unchecked if not one[0].alike(unchecked[0][0])]
+
+    def _sources(self, layer: _Layer) -> int:
+        """Return how many keys have been recorded."""
+        return self.size[2] if self.cross else layer.rows
 
     def _read(self, name: str, slots: Array, rows: int) -> Tensor:
         """Return the keys or values that some layers read, [L, K, S, ...]: a view where the layers adjoin."""
@@ -139,19 +195,19 @@ class Recorder:
         chosen = slice(int(slots[0]), int(slots[-1]) + 1) if adjoining else slots
         return torch.from_numpy(self._memory[name][chosen, :, :rows])
 
-    def _kept(self, name: str, like: Tensor) -> Array:
-        """Return the memory of q, k, v or lse, [layers, heads, positions, ...], set aside at the first call."""
+    def _put(self, name: str, layer: _Layer, rows: slice, values: Tensor, positions: int) -> None:
+        """Copy rows of q, k, v or lse to their place in [layers, heads, positions, ...], made at the first call."""
         if name not in self._memory:
-            layers, positions = self.shape
-            wide = like.dtype == torch.bfloat16  # numpy has no bfloat16; float32 holds every bfloat16 exactly
-            kind = np.dtype(np.float32 if wide else str(like.dtype).removeprefix("torch."))
-            shape = (layers, like.shape[1], positions, *like.shape[3:])
-            self._memory[name] = _SPARE.take(name, shape, kind)
-        return self._memory[name]
+            wide = values.dtype == torch.bfloat16  # numpy has no bfloat16; float32 holds every bfloat16 exactly
+            kind = np.dtype(np.float32 if wide else str(values.dtype).removeprefix("torch."))
+            shape = (self.size[0], values.shape[1], positions, *values.shape[3:])
+            self._memory[name] = _SPARE.take(f"{self.name} {name}", shape, kind)
+        torch.from_numpy(self._memory[name][layer.slot, :, rows]).copy_(values[0])
 
     def _require_next(self, layer: _Layer, q: Tensor, mask: Mask) -> None:
-        layers, positions = self.shape
-        follows = mask.offset == layer.rows and replace(mask, offset=0) == replace(layer.mask, offset=0)
+        layers, positions, _ = self.size
+        follows = self.cross or mask.offset == layer.rows
+        follows = follows and replace(mask, offset=0) == replace(layer.mask, offset=0)
         if q.shape[0] != 1 or not follows or layer.rows + q.shape[2] > positions or layer.slot >= layers:
             raise RecordingError(
                 f"a call of layer {layer.site.layer} ({layer.site.name})",
@@ -162,7 +218,8 @@ class Recorder:
             )
 
     def _call(self, layer: _Layer) -> Call:
-        q, k, v, lse = (self._memory[name][layer.slot, :, : layer.rows] for name in ("q", "k", "v", "lse"))
+        q, lse = (self._memory[name][layer.slot, :, : layer.rows] for name in ("q", "lse"))
+        k, v = (self._memory[name][layer.slot, :, : self._sources(layer)] for name in ("k", "v"))
         for array in (q, k, v, lse):
             array.setflags(write=False)  # what was checked stays as it was checked
         return Call(
@@ -177,4 +234,5 @@ class Recorder:
             scale=layer.scale,
             kernel=layer.kernel,
             checks=tuple(layer.checks),
+            part=layer.site.part,
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Attended
 from wherefrom.errors import RecordingError
-from wherefrom.model.transformer import Site
+from wherefrom.model.attention_function import Site
 from wherefrom.recording import Check
 
 CEILING = 0.05

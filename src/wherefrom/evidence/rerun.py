@@ -17,8 +17,9 @@ from wherefrom.attention import Mask
 from wherefrom.capture.native import facts_of
 from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError
+from wherefrom.model.attention_function import Site, plain
 from wherefrom.model.language import LanguageModel, require_model
-from wherefrom.model.transformer import Site, plain
+from wherefrom.model.transformer import Reading, Transformer
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import ModelFacts
 
@@ -31,8 +32,8 @@ class Cut:
 
     Attributes:
         destinations: positions; any iterable is taken, and kept as a tuple.
-        sources: positions, likewise.
-        scope: the layers and heads; all unless given.
+        sources: positions, likewise; of the encoder's text where the scope is cross-attention.
+        scope: the layers and heads, and the kind of attention; all layers and heads of self-attention unless given.
 
     Raises:
         InputError: a lone number instead of an iterable, or a scope that is none.
@@ -47,35 +48,46 @@ class Cut:
             object.__setattr__(self, name, _positions(f"the {name} of a cut", getattr(self, name)))
         check_kind("the scope of a cut", self.scope, Scope, way_out="Write wherefrom.Scope((3,)); all unless given.")
 
-    def within(self, length: int, model: ModelFacts) -> Cut:
+    def within(self, length: int, model: ModelFacts, source_length: int = 0) -> Cut:
         """Return the cut for a text of that many tokens, if it can be made.
+
+        Args:
+            length: tokens of the text.
+            model: that reads it.
+            source_length: tokens of the encoder's text, where there is one beside the decoder.
 
         Raises:
             InputError: a position, layer or head out of range, or a destination that would have nothing to read.
         """
-        destinations = tuple(check_index("position", position, length) for position in self.destinations)
-        sources = tuple(check_index("position", position, length) for position in self.sources)
+        scope = self.scope.within(model)
+        of_encoder = scope.part == "encoder" and model.encoder_layers > 0
+        rows = source_length if of_encoder else length
+        columns = source_length if of_encoder or scope.kind == "cross" else length
+        destinations = tuple(check_index("position", position, rows) for position in self.destinations)
+        sources = tuple(check_index("position", position, columns) for position in self.sources)
+        causal = scope.kind == "self" and (scope.part or model.part) == "decoder"
         for destination in destinations:
-            if set(sources).issuperset(range(destination + 1)):
+            last = destination if causal else columns - 1
+            if set(sources).issuperset(range(last + 1)):
                 raise InputError(
                     "a cut",
-                    expected=f"something left to read for destination {destination}, which reads 0 to {destination}",
+                    expected=f"something left to read for destination {destination}, which reads 0 to {last}",
                     given="all of it cut",
                     way_out="Remove fewer sources, or leave that destination out.",
                     destination=destination,
                 )
-        return replace(self, destinations=destinations, sources=sources, scope=self.scope.within(model))
+        return replace(self, destinations=destinations, sources=sources, scope=scope)
 
 
 class CutAttention:
-    """An `AttentionFunction` of plain lines that leaves out the edges of a cut."""
+    """An `AttentionFunction` of plain lines that leaves out the edges of a cut, of a model whose own part is `part`."""
 
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
+    def __init__(self, cut: Cut, part: str = "decoder") -> None:
+        self.cut, self.part = cut, cut.scope.part or part
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:
         """Return y [B, H, T, V] with the cut made, if this layer is in its scope."""
-        if not self.cut.scope.has_layer(site.layer):
+        if (site.kind, site.part) != (self.cut.scope.kind, self.part) or not self.cut.scope.has_layer(site.layer):
             return plain(q, k, v, mask=mask, scale=scale, site=site)
         heads, destinations, sources = q.shape[1], q.shape[2], k.shape[2]
         permitted = torch.from_numpy(mask.dense(destinations, sources)).expand(heads, -1, -1).clone()  # H T S
@@ -88,24 +100,74 @@ class CutAttention:
 
 
 @torch.inference_mode()
-def rerun(model: LanguageModel, ids: Sequence[int], cut: Cut) -> Tensor:
+def rerun(
+    model: LanguageModel,
+    ids: Sequence[int],
+    cut: Cut,
+    *,
+    source_ids: Sequence[int] | None = None,
+    hold_others: bool = False,
+) -> Tensor:
     """Return the logits [T, N] of every position of a text, run afresh with a cut.
 
     Args:
         model: from `wherefrom.load`.
-        ids: the text's token ids, such as `recording.tokens.ids`.
+        ids: the text's token ids, such as `recording.tokens.ids`; those of the decoder where there is an encoder beside
+            it.
         cut: what may not be read.
+        source_ids: what such an encoder reads, such as `recording.source.ids`.
+        hold_others: leave all positions but the cut's destinations as they are without the cut, layer by layer: the
+            definition of a direct knock-out. Without it they read what the destinations have become: a total one. In a
+            causal model the two differ only behind the destinations.
 
     Raises:
         InputError: an id that the model does not have, no token or more than its context, a position, layer or head of
-            the cut out of range, or a cut that leaves a destination nothing to read.
+            the cut out of range, a cut that leaves a destination nothing to read, or source ids where no encoder reads
+            them.
     """
-    require_model(model)
+    transformer = require_model(model).transformer
     check_kind("the cut", cut, Cut, way_out="Write wherefrom.Cut(destinations=(13,), sources=(1,)).")
-    checked = [check_index("token id", number, model.config.vocabulary) for number in _positions("the token ids", ids)]
-    attention = CutAttention(cut.within(len(checked), facts_of(model)))
-    logits: Tensor = model.transformer(torch.tensor([checked]), attention=attention)
-    return logits[0]
+    checked = _checked_ids(model, ids)
+    beside = model.config.kind == "encoder-decoder"
+    if beside != (source_ids is not None):
+        raise InputError(
+            "the source ids",
+            expected="those that the encoder reads" if beside else f"none, for a {model.config.kind}",
+            given="none" if beside else "some",
+            way_out="Give source_ids=recording.source.ids." if beside else "Leave them out.",
+        )
+    source = None if source_ids is None else _checked_ids(model, source_ids)
+    cut = cut.within(len(checked), facts_of(model), 0 if source is None else len(source))
+    attention = CutAttention(cut, facts_of(model).part)
+    memory = None if source is None else transformer.encode(torch.tensor([source]), attention=attention)
+    given = torch.tensor([checked])
+    if not hold_others:
+        logits: Tensor = transformer(given, attention=attention, memory=memory)
+        return logits[0]
+    return transformer.logits(_held(transformer, given, memory, attention))[0]
+
+
+def _held(transformer: Transformer, ids: Tensor, memory: Tensor | None, cut: CutAttention) -> Tensor:
+    """Return the residual stream [1, T, M] of a pass in which only the cut's destinations are changed by it."""
+    positions = torch.arange(ids.shape[1])
+    causal = transformer.config.causal
+    common = Reading(
+        attention=plain,
+        mask=Mask(causal=causal, window=transformer.config.window),
+        rotation=transformer.rotation(positions),
+        memory=memory,
+    )
+    changed = torch.zeros(ids.shape[1], 1, dtype=torch.bool)
+    changed[list(cut.cut.destinations)] = True  # T 1
+    x = y = transformer.embed(ids, positions)  # 1 T M: without the cut, and with it
+    for block in transformer.blocks:
+        y = block(torch.where(changed, y, x), replace(common, attention=cut, memory_keys={}))
+        x = block(x, replace(common, memory_keys={}))
+    return torch.where(changed, y, x)
+
+
+def _checked_ids(model: LanguageModel, ids: Any) -> list[int]:
+    return [check_index("token id", number, model.config.vocabulary) for number in _positions("the token ids", ids)]
 
 
 def _positions(what: str, value: Any) -> tuple[int, ...]:

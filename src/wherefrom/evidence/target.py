@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wherefrom.checks import as_index, whole
 from wherefrom.errors import InputError
+from wherefrom.model.layers import Linear
 from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer
 
@@ -69,17 +70,17 @@ class Target:
         Raises:
             InputError: the model has no such token.
         """
-        self.require_in(transformer.head.weight.shape[0])
+        head = transformer.vocabulary_head
+        self.require_in(head.out_features)
+        x = transformer.final(x)  # R M
         if self.against is not None:  # the normaliser of softmax cancels: two rows of the head are enough
-            pair = transformer.head.weight[[self.id, self.against]]  # 2 M
-            logits = transformer.norm(x) @ pair.T  # R 2
+            logits = _logits(x, head, [self.id, self.against])  # R 2
             lead: Tensor = (logits[:, 0] - logits[:, 1]).double()
             return lead
-        x, head = transformer.norm(x), transformer.head.weight  # R M, N M
-        starts = range(0, head.shape[0], VOCABULARY_STRIP)
-        sums = [torch.logsumexp(x @ head[start : start + VOCABULARY_STRIP].T, dim=-1) for start in starts]
-        normalizer = torch.stack(sums).double()  # strips R
-        return (x @ head[self.id]).double() - torch.logsumexp(normalizer, dim=0)
+        starts = range(0, head.out_features, VOCABULARY_STRIP)
+        strips = (_logits(x, head, slice(start, start + VOCABULARY_STRIP)) for start in starts)
+        normalizer = torch.stack([torch.logsumexp(strip, dim=-1) for strip in strips]).double()  # strips R
+        return _logits(x, head, [self.id])[:, 0].double() - torch.logsumexp(normalizer, dim=0)
 
     def of_logits(self, logits: Tensor) -> Tensor:
         """Return the target in nats, float64 [...], of logits [..., N].
@@ -91,6 +92,12 @@ class Target:
         if self.against is not None:
             return (logits[..., self.id] - logits[..., self.against]).double()
         return logits[..., self.id].double() - torch.logsumexp(logits, dim=-1).double()
+
+
+def _logits(x: Tensor, head: Linear, tokens: list[int] | slice) -> Tensor:
+    """Return some tokens' logits, [R, tokens], of what the vocabulary matrix multiplies, [R, M]."""
+    logits = x @ head.weight[tokens].T
+    return logits if head.bias is None else logits + head.bias[tokens]
 
 
 def find_target(

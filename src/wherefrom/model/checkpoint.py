@@ -17,20 +17,29 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from wherefrom.errors import ModelError
 from wherefrom.model import store
 from wherefrom.model.config import Config
+from wherefrom.model.layouts import (
+    LAYOUTS,
+    SUPPORTED_ARCHITECTURES,
+    checkpoint_tensors,
+    config_fields,
+    copies,
+    expected_shapes,
+    read_config,
+)
+from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-# Older files carry the rotation's wavelengths, which every reader computes from the base.
-HARMLESS = ".rotary_emb.inv_freq"
 COPY_AGAIN = "Copy the model's folder again."
 CHOOSE = (
     'Nothing is downloaded from a hub: give "smollm2", the built-in model, or a local folder that holds config.json '
-    "(model_type llama), model.safetensors and tokenizer.json."
+    f"(model_type {', '.join(SUPPORTED_ARCHITECTURES)}), model.safetensors and tokenizer.json."
 )
 
 
@@ -64,8 +73,8 @@ class Checkpoint:
 
     Attributes:
         config: its shape.
-        tensors: float32 weights under their Hugging Face names; views of the files, not to be written to.
-            With tied embeddings there is no ``lm_head.weight``.
+        tensors: float32 weights under their names in the files (with the family's prefix); views of the files, not
+            to be written to. Where the embedding is tied, it is not there a second time.
         tokenizer: its vocabulary.
         identity: its name and checksum.
     """
@@ -79,6 +88,8 @@ class Checkpoint:
 def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
     """Return the model in a folder: config.json, model.safetensors (or shards and index), tokenizer.json.
 
+    A folder of a training run (`wherefrom train`) stands for its newest checkpoint.
+
     Args:
         folder: a local folder; nothing is downloaded. A "~" at its beginning is the user's home.
         check_values: whether to look for NaN and infinities, which reads every weight once.
@@ -87,14 +98,15 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
         ModelError: something is missing, damaged, of the wrong shape, not a number, or more than the model
             uses. ``path``, ``tensor`` or ``field`` say what.
     """
-    folder = _existing_folder(folder)
+    folder = _newest(_existing_folder(folder))
     config = _read_config(folder)
+    layout = LAYOUTS[config.architecture]
     tensors: dict[str, torch.Tensor] = {}
     for file in _weight_files(folder):
         tensors |= _read_tensors(file)
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(HARMLESS)}
+    tensors = {full: tensors[name] for name, full in layout.full_names(tensors, config).items()}
     _check_names_and_shapes(tensors, config, folder)
-    _untie(tensors, config, folder)
+    _drop_copies(tensors, config, folder)
     for name, tensor in tensors.items():
         tensors[name] = _floats(name, tensor, folder, check_values=check_values)
     tokenizer = Tokenizer.from_file(_existing(folder / "tokenizer.json"), rows=config.vocabulary)
@@ -105,36 +117,32 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
     return Checkpoint(config, tensors, tokenizer, ModelIdentity(folder.resolve().name, folder))
 
 
-def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Every tensor that the decoder needs, with its shape [outputs, inputs], under its Hugging Face name."""
-    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-    linear = {
-        "self_attn.q_proj": (queries, config.width),
-        "self_attn.k_proj": (keys, config.width),
-        "self_attn.v_proj": (keys, config.width),
-        "self_attn.o_proj": (config.width, queries),
-        "mlp.gate_proj": (config.feed_forward, config.width),
-        "mlp.up_proj": (config.feed_forward, config.width),
-        "mlp.down_proj": (config.width, config.feed_forward),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocabulary, config.width)}
-    for layer in range(config.layers):
-        block = f"model.layers.{layer}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes[f"{block}.{norm}.weight"] = (config.width,)
-        for part, (outputs, inputs) in linear.items():
-            shapes[f"{block}.{part}.weight"] = (outputs, inputs)
-            if config.attention_bias if part.startswith("self_attn") else config.mlp_bias:
-                shapes[f"{block}.{part}.bias"] = (outputs,)
-    shapes["model.norm.weight"] = (config.width,)
-    if not config.tied:
-        shapes["lm_head.weight"] = (config.vocabulary, config.width)
-    return shapes
+def write_folder(folder: Path, transformer: Transformer, tokenizer: Tokenizer) -> None:
+    """Write a model as a checkpoint folder, in the layout of its configuration's architecture, for `read_folder` to
+    read.
+
+    Args:
+        folder: an existing folder; files of these names in it are replaced.
+        transformer: the model, on any device.
+        tokenizer: its vocabulary.
+
+    Raises:
+        InputError: the layout cannot say what the configuration asks for.
+        OSError: the folder cannot be written, as with the next.
+        SafetensorError: a file of weights cannot be written.
+    """
+    config = transformer.config
+    fields = config_fields(config) | {"dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    own = {name: parameter.detach().float().cpu() for name, parameter in transformer.named_parameters()}
+    tensors = {name: tensor.contiguous() for name, tensor in checkpoint_tensors(config, own).items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / "tokenizer.json").write_text(tokenizer.inner.to_str(), encoding="utf-8")
 
 
 def _read_config(folder: Path) -> Config:
     """Return the configuration, its end marks joined with those that generation_config.json adds."""
-    config = Config.from_hf(_read_json(_existing(folder / "config.json")), folder / "config.json")
+    config = read_config(_read_json(_existing(folder / "config.json")), folder / "config.json")
     generation = folder / "generation_config.json"
     if not generation.exists():
         return config
@@ -143,6 +151,13 @@ def _read_config(folder: Path) -> Config:
     if not all(isinstance(number, int) for number in ids):
         raise _refusal(f"{generation}: the field eos_token_id", "token ids", repr(more), path=generation)
     return replace(config, eos_ids=tuple(dict.fromkeys((*config.eos_ids, *ids))))
+
+
+def _newest(folder: Path) -> Path:
+    """Return the folder, or its newest checkpoint if it is that of a training run."""
+    if (folder / "config.json").exists():
+        return folder
+    return max(folder.glob("step-" + "[0-9]" * 8), default=folder)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -208,13 +223,12 @@ def _check_names_and_shapes(tensors: dict[str, torch.Tensor], config: Config, fo
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise _refusal(f"{folder}: the tensor {missing[0]}", "one", f"none{others}", tensor=missing[0])
-    if config.tied:
-        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    shapes |= {copy: shapes[original] for copy, original in copies(config).items()}
     for name, tensor in tensors.items():
         if name not in shapes:
             raise ModelError(
                 f"{folder}: the tensor {name}",
-                expected="one that the llama decoder uses",
+                expected=f"one that the {config.architecture} {config.kind} uses",
                 given=f"a name that its config.json has no place for, shape {list(tensor.shape)}",
                 way_out="Choose a model without it: leaving it out would give other results.",
                 tensor=name,
@@ -224,16 +238,13 @@ def _check_names_and_shapes(tensors: dict[str, torch.Tensor], config: Config, fo
             raise _refusal(f"{folder}: the tensor {name}", expected, f"{list(tensor.shape)}", tensor=name)
 
 
-def _untie(tensors: dict[str, torch.Tensor], config: Config, folder: Path) -> None:
-    """Drop a stored copy of a tied output matrix; one that differs contradicts config.json."""
-    stored = tensors.pop("lm_head.weight", None) if config.tied else None
-    if stored is not None and not torch.equal(stored, tensors["model.embed_tokens.weight"]):
-        raise _refusal(
-            f"{folder}: the tensor lm_head.weight",
-            "the embedding itself, since config.json says tie_word_embeddings",
-            "other values",
-            tensor="lm_head.weight",
-        )
+def _drop_copies(tensors: dict[str, torch.Tensor], config: Config, folder: Path) -> None:
+    """Drop a stored copy of a tied matrix; one that differs contradicts config.json."""
+    for copy, original in copies(config).items():
+        stored = tensors.pop(copy, None)
+        if stored is not None and not torch.equal(stored, tensors[original]):
+            expected = f"{original} itself, since config.json says tie_word_embeddings"
+            raise _refusal(f"{folder}: the tensor {copy}", expected, "other values", tensor=copy)
 
 
 def _floats(name: str, tensor: torch.Tensor, folder: Path, *, check_values: bool) -> torch.Tensor:

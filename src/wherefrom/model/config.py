@@ -1,54 +1,74 @@
-"""The shape of a model (floor 2): the numbers of a Hugging Face ``config.json``, checked at the door.
+"""The shape of a model (floor 2): every choice that the lesson names, each a switch of one value.
 
-Takes errors from below. Gives `Config` to the transformer, and to whoever reads or writes a checkpoint. A
-field that would change what the model computes, and that the transformer does not have, is refused by its
-name: a model that runs a little differently from what its makers meant is worse than none.
+Takes errors and checks from below. Gives `Config` to the transformer, which computes what it says, and to the layouts,
+which read it from a checkpoint's config.json and write it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, get_args
 
-from wherefrom.errors import ModelError
+from wherefrom.checks import check_items, whole
+from wherefrom.errors import InputError
 
-SUPPORTED_ARCHITECTURES = ("llama",)
-# What transformers takes where a llama config.json is silent (its configuration_llama.py).
-DEFAULT_ROPE_BASE = 10_000.0
-DEFAULT_NORM_EPSILON = 1e-6
-DEFAULT_CONTEXT = 2048
-# Fields that change the result, with the only value that the transformer computes.
-FIXED_FIELDS: Mapping[str, Any] = {
-    "hidden_act": "silu",
-    "rope_interleaved": False,
-    "partial_rotary_factor": 1.0,
-    "quantization_config": None,
-}
+Positions = Literal["rotary", "learned", "sinusoidal"]
+Norm = Literal["rms", "layer"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Head = Literal["linear", "masked", "none"]
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+SWITCHES = (
+    *("causal", "norm_first", "final_norm", "gated", "attention_bias", "output_bias", "mlp_bias", "query_key_norm"),
+    *("embedding_norm", "head_bias", "tied", "shared_embedding"),
+)
+WAY_OUT = "Change it where the configuration is made."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
-    """What a decoder of the llama family is made of.
+    """What a transformer is made of. The defaults of the switches are those of the Llama family.
 
     Attributes:
-        architecture: ``llama``.
-        layers: blocks of attention and feed-forward.
-        width: numbers that stand for a token between blocks.
+        architecture: whose checkpoint layout it has: "llama", "mistral", "qwen3", "gpt2", "bert", "marian", or
+            "wherefrom", which can hold any combination of the switches.
+        layers: blocks of attention and feed-forward; of the decoder, where there is an encoder too.
+        encoder_layers: blocks of an encoder that the decoder reads through cross-attention; 0 for a single stack.
+        width: numbers that stand for a token between blocks, M.
         heads: query heads of a layer, H.
         kv_heads: key and value heads, K; H / K query heads share one.
-        head_size: numbers of a query or key, D; even, since the rotation turns them in pairs.
+        head_size: numbers of a query or key, D; even where positions are rotary, since the rotation turns pairs.
         feed_forward: inner width of the feed-forward part.
-        vocabulary: rows of the embedding.
-        context: the most tokens the model was made for.
+        vocabulary: rows of the embedding, N.
+        context: the most tokens that the model was made for.
+        causal: whether a destination reads only what came before it; an encoder alone does not.
+        positions: how it knows order: "rotary" (q and k turned), "learned" (a row a position) or "sinusoidal".
         rope_base: base of the rotation's wavelengths.
-        norm_epsilon: added to the mean square before its root.
+        window: how many keys a destination reads at most, its own included, on each side of it that it may read; None
+            is no limit.
+        norm: "rms" (RMSNorm) or "layer" (LayerNorm, with bias).
+        norm_first: each sublayer reads a normalised stream (pre-norm, GPT-2); else each sum is normalised (post-norm,
+            the original).
+        final_norm: whether the stream after the last block is normalised once more.
+        norm_epsilon: added to the mean square, or the variance, before its root.
+        activation: the nonlinearity of the feed-forward part; "gelu_tanh" is GPT-2's approximation.
+        gated: two inner products, one of them through the activation (SwiGLU with "silu"); else one.
+        attention_bias: whether queries, keys and values have biases.
+        output_bias: whether the output projection of attention has one.
+        mlp_bias: whether the feed-forward matrices have biases.
+        query_key_norm: each head's query and key is RMS-normalised before it is rotated (Qwen3).
+        embedding_scale: what a token's row is multiplied by; sqrt(M) in the original.
+        embedding_norm: whether the embedded tokens are normalised (BERT).
+        segments: rows of a segment embedding (BERT); every token is of segment 0.
+        head: "linear" to the vocabulary, "masked" (BERT's: dense, activation, norm, then the vocabulary), or "none".
+        head_bias: whether the logits have a bias.
         tied: whether the embedding is the output matrix too.
+        shared_embedding: whether encoder and decoder have one embedding.
         bos_id: the mark a text begins with, if any.
         eos_ids: the marks a text may end with.
-        attention_bias: whether the four attention matrices have biases.
-        mlp_bias: whether the three feed-forward matrices have biases.
+        start_id: what a decoder with an encoder begins with.
+
+    Raises:
+        InputError: a number or a choice that makes no sense, or two that do not go together.
     """
 
     architecture: str
@@ -60,174 +80,227 @@ class Config:
     feed_forward: int
     vocabulary: int
     context: int
-    rope_base: float
-    norm_epsilon: float
-    tied: bool
-    bos_id: int | None
-    eos_ids: tuple[int, ...]
+    encoder_layers: int = 0
+    causal: bool = True
+    positions: Positions = "rotary"
+    rope_base: float = 10_000.0
+    window: int | None = None
+    norm: Norm = "rms"
+    norm_first: bool = True
+    final_norm: bool = True
+    norm_epsilon: float = 1e-5
+    activation: Activation = "silu"
+    gated: bool = True
     attention_bias: bool = False
+    output_bias: bool = False
     mlp_bias: bool = False
+    query_key_norm: bool = False
+    embedding_scale: float = 1.0
+    embedding_norm: bool = False
+    segments: int = 0
+    head: Head = "linear"
+    head_bias: bool = False
+    tied: bool = True
+    shared_embedding: bool = True
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    start_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "kv_heads", "head_size", "feed_forward", "vocabulary", "context"):
+            self._keep_whole(name, least=1)
+        for name in ("encoder_layers", "segments"):
+            self._keep_whole(name, least=0)
+        if self.window is not None:
+            self._keep_whole("window", least=1, way_out="None is no limit.")
+        for name, choices in (("positions", Positions), ("norm", Norm), ("activation", Activation), ("head", Head)):
+            _require(name, getattr(self, name), get_args(choices), "one of " + ", ".join(get_args(choices)))
+        for name in SWITCHES:
+            _require(name, type(getattr(self, name)), (bool,), "True or False", given=getattr(self, name))
+        for name in ("rope_base", "norm_epsilon", "embedding_scale"):
+            number = getattr(self, name)
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            _require(name, is_number and 0 < number < float("inf"), (True,), "a number above 0", given=number)
+        self._check_ids()
+        self._check_together()
+
+    def _keep_whole(self, name: str, *, least: int, way_out: str = WAY_OUT) -> None:
+        """Keep a number as a plain int: numpy's own cannot be written to a config.json."""
+        number = whole(f"the configuration's {name}", getattr(self, name), least=least, way_out=way_out)
+        object.__setattr__(self, name, number)  # the class is frozen for everyone else
+
+    def _check_ids(self) -> None:
+        way_out = "An id is a token's number in the tokenizer; None, or (), is none."
+        ids = check_items("the configuration's eos_ids", self.eos_ids, expected="token ids", way_out=way_out)
+        for number in ids:
+            whole("an id among the configuration's eos_ids", number, least=0, way_out=way_out)
+        object.__setattr__(self, "eos_ids", ids)
+        for name in ("bos_id", "start_id"):
+            if getattr(self, name) is not None:
+                self._keep_whole(name, least=0, way_out=way_out)
+
+    def _check_together(self) -> None:
+        """Refuse choices that do not go together."""
+        _require("kv_heads", self.kv_heads, _divisors(self.heads), f"a divisor of heads, {self.heads}")
+        if self.positions == "rotary":
+            odd = "an even number, since the rotation turns pairs"
+            _require("head_size", self.head_size % 2, (0,), odd, given=self.head_size)
+        if self.head == "none":
+            for name in ("tied", "head_bias"):
+                _require(name, getattr(self, name), (False,), "False where there is no head")
+        if self.encoder_layers:
+            _require("causal", self.causal, (True,), "True for a decoder that reads an encoder")
+            reads = f"a token id below {self.vocabulary}, with which the decoder begins"
+            _require("start_id", self.start_id, range(self.vocabulary), reads)
+
+    @property
+    def kind(self) -> Kind:
+        """What the model is: a decoder, an encoder, or both."""
+        return "encoder-decoder" if self.encoder_layers else "decoder" if self.causal else "encoder"
 
     @classmethod
-    def from_hf(cls, fields: Mapping[str, Any], where: Path) -> Config:
-        """Return the configuration of a Hugging Face ``config.json``.
+    def decoder(
+        cls,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        context: int,
+        style: Literal["llama", "gpt2"] = "llama",
+        **changes: Any,
+    ) -> Config:
+        """Return the shape of a language model that reads from left to right.
 
         Args:
-            fields: the file's content.
-            where: the file, for messages.
+            layers: blocks.
+            width: numbers that stand for a token.
+            heads: heads of a layer; a head's size is width / heads unless `head_size` is given.
+            vocabulary: how many tokens there are.
+            context: the most tokens that it reads.
+            style: "llama" (rotary positions, RMSNorm, SwiGLU, no biases) or "gpt2" (learned positions, LayerNorm, GELU,
+                biases); both pre-norm, with the embedding tied to the output.
+            changes: any other field of `Config`.
 
         Raises:
-            ModelError: a field is missing, makes no sense, or asks for something that the transformer does
-                not compute. ``path``, ``field`` and ``value`` say which.
+            InputError: sizes that do not go together.
         """
-        read = _Fields(fields, where)
-        architecture = read.architecture()
-        read.refuse_unsupported()
-        width, heads = read.count("hidden_size"), read.count("num_attention_heads")
-        config = cls(
-            architecture=architecture,
-            layers=read.count("num_hidden_layers"),
-            width=width,
-            heads=heads,
-            kv_heads=read.count("num_key_value_heads", heads),
-            head_size=read.head_size(width, heads),
-            feed_forward=read.count("intermediate_size"),
-            vocabulary=read.count("vocab_size"),
-            context=read.count("max_position_embeddings", DEFAULT_CONTEXT),
-            rope_base=read.rope_base(),
-            norm_epsilon=read.positive("rms_norm_eps", read.get("rms_norm_eps", DEFAULT_NORM_EPSILON)),
-            tied=read.switch("tie_word_embeddings"),
-            bos_id=next(iter(read.ids("bos_token_id")), None),
-            eos_ids=read.ids("eos_token_id"),
-            attention_bias=read.switch("attention_bias"),
-            mlp_bias=read.switch("mlp_bias"),
-        )
-        if heads % config.kv_heads:
-            read.refuse("num_key_value_heads", config.kv_heads, f"a divisor of num_attention_heads, {heads}")
-        return config
+        _require("style", style, ("llama", "gpt2"), "llama or gpt2")
+        sized = _sized(style, layers, width, heads, changes)
+        own: dict[str, Any] = {"feed_forward": 4 * width}
+        if style == "gpt2":
+            biases = {"attention_bias": True, "output_bias": True, "mlp_bias": True}
+            own |= {"positions": "learned", "norm": "layer", "activation": "gelu_tanh", "gated": False, **biases}
+        else:  # three matrices of 8/3 of the width hold as many numbers as two of 4 times the width
+            own["feed_forward"] = 8 * -(-width // 3)
+        return cls(**sized, vocabulary=vocabulary, context=context, **(own | changes))
 
-    def to_hf(self) -> dict[str, Any]:
-        """Return the same numbers as a Hugging Face ``config.json`` has them, for `from_hf` to read."""
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": self.architecture,
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.width,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_size,
-            "intermediate_size": self.feed_forward,
-            "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.context,
-            # transformers 5 reads the first spelling, earlier versions the second.
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_base},
-            "rope_theta": self.rope_base,
-            "rms_norm_eps": self.norm_epsilon,
-            "tie_word_embeddings": self.tied,
-            "bos_token_id": self.bos_id,
-            "eos_token_id": list(self.eos_ids) or None,
-            "attention_bias": self.attention_bias,
-            "mlp_bias": self.mlp_bias,
-            "hidden_act": "silu",
+    @classmethod
+    def encoder(cls, *, layers: int, width: int, heads: int, vocabulary: int, context: int, **changes: Any) -> Config:
+        """Return the shape of BERT: bidirectional, post-norm, learned positions, GELU, a head that fills in masked
+        tokens.
+
+        Args:
+            layers: blocks.
+            width: numbers that stand for a token.
+            heads: heads of a layer; a head's size is width / heads unless `head_size` is given.
+            vocabulary: how many tokens there are.
+            context: the most tokens that it reads.
+            changes: any other field of `Config`; with head="none" nothing is tied to the embedding.
+
+        Raises:
+            InputError: sizes that do not go together.
+        """
+        sized = _sized("bert", layers, width, heads, changes)
+        own: dict[str, Any] = {
+            "feed_forward": 4 * width,
+            "causal": False,
+            "positions": "learned",
+            "norm": "layer",
+            "norm_first": False,
+            "final_norm": False,
+            "norm_epsilon": 1e-12,
+            "activation": "gelu",
+            "gated": False,
+            "attention_bias": True,
+            "output_bias": True,
+            "mlp_bias": True,
+            "embedding_norm": True,
+            "segments": 2,
+            "head": "masked",
+            "head_bias": changes.get("head") != "none",
+            "tied": changes.get("head") != "none",
         }
+        return cls(**sized, vocabulary=vocabulary, context=context, **(own | changes))
+
+    @classmethod
+    def encoder_decoder(
+        cls,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        context: int,
+        start_id: int,
+        **changes: Any,
+    ) -> Config:
+        """Return the shape of the original Transformer (Vaswani et al. 2017, section 3): post-norm, ReLU, sinusoidal
+        positions.
+
+        The paper's base model is layers=6, width=512, heads=8 (of 64), feed_forward=2048. One matrix embeds both sides
+        and is the output matrix too, its rows multiplied by sqrt(width) where they embed (section 3.4). No dropout.
+
+        Args:
+            layers: blocks of the decoder, and of the encoder unless `encoder_layers` is given.
+            width: numbers that stand for a token.
+            heads: heads of a layer.
+            vocabulary: how many tokens there are, on both sides.
+            context: the most tokens of either side.
+            start_id: the token that the decoder begins with.
+            changes: any other field of `Config`.
+
+        Raises:
+            InputError: sizes that do not go together.
+        """
+        sized = _sized("wherefrom", layers, width, heads, changes)
+        own: dict[str, Any] = {
+            "encoder_layers": layers,
+            "feed_forward": 4 * width,
+            "positions": "sinusoidal",
+            "norm": "layer",
+            "norm_first": False,
+            "final_norm": False,
+            "activation": "relu",
+            "gated": False,
+            "attention_bias": True,
+            "output_bias": True,
+            "mlp_bias": True,
+            "embedding_scale": width**0.5,
+            "start_id": start_id,
+        }
+        return cls(**sized, vocabulary=vocabulary, context=context, **(own | changes))
 
 
-class _Fields:
-    """The fields of a config.json, each read with its check."""
-
-    def __init__(self, fields: Mapping[str, Any], where: Path) -> None:
-        self.fields = fields
-        self.where = where
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the field's value; null counts as absent, as it does in transformers."""
-        value = self.fields.get(name)
-        return default if value is None else value
-
-    def refuse(self, name: str, value: Any, supported: str, way_out: str = "") -> NoReturn:
-        raise ModelError(
-            f"{self.where}: the field {name}",
-            expected=supported,
-            given="nothing" if value is None else f"{value!r}",
-            way_out=way_out or "Copy the model's config.json again, or choose another model.",
-            path=self.where,
-            field=name,
-            value=value,
+def _sized(architecture: str, layers: int, width: int, heads: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes that follow from others, each of which `changes` may give."""
+    heads = whole("the configuration's heads", heads, least=1, way_out=WAY_OUT)
+    width = whole("the configuration's width", width, least=1, way_out=WAY_OUT)
+    if "head_size" not in changes:
+        _require(
+            "width", width % heads, (0,), f"a multiple of the {heads} heads, as head_size is not given", given=width
         )
+    sizes = {"kv_heads": heads, "head_size": width // heads, "architecture": architecture}
+    given = {"layers": layers, "width": width, "heads": heads}
+    return given | {name: changes.pop(name, value) for name, value in sizes.items()}
 
-    def architecture(self) -> str:
-        name = self.get("model_type")
-        if name not in SUPPORTED_ARCHITECTURES:
-            supported = ", ".join(SUPPORTED_ARCHITECTURES)
-            self.refuse(
-                "model_type",
-                name,
-                f"a supported architecture ({supported})",
-                f"Choose a model whose config.json says one of: {supported}.",
-            )
-        return str(name)
 
-    def refuse_unsupported(self) -> None:
-        for name, only in FIXED_FIELDS.items():
-            value = self.get(name, only)
-            if value != only:
-                self.refuse(
-                    name,
-                    value,
-                    "none" if only is None else f"{only!r}, the only supported value",
-                    "Choose a model without it: running it otherwise would give other results.",
-                )
+def _require(name: str, value: Any, choices: Any, expected: str, **shown: Any) -> None:
+    """Refuse a value that is not among the choices; an error shows it, or `given` where that is something else."""
+    if value not in choices:
+        given = repr(shown.get("given", value))
+        raise InputError(f"the configuration's {name}", expected=expected, given=given, way_out=WAY_OUT, field=name)
 
-    def count(self, name: str, default: int | None = None) -> int:
-        value = self.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.refuse(name, value, "a whole number of at least 1")
-        return value
 
-    def positive(self, name: str, value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < float("inf"):
-            self.refuse(name, value, "a number above 0")
-        return float(value)
-
-    def switch(self, name: str) -> bool:
-        value = self.get(name, False)
-        if not isinstance(value, bool):
-            self.refuse(name, value, "true or false")
-        return value
-
-    def ids(self, name: str) -> tuple[int, ...]:
-        value = self.get(name, [])
-        listed = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in listed):
-            self.refuse(name, value, "a token id or a list of token ids")
-        return tuple(listed)
-
-    def head_size(self, width: int, heads: int) -> int:
-        if self.get("head_dim") is None and width % heads:
-            self.refuse("hidden_size", width, f"a multiple of the {heads} heads, as head_dim is not given")
-        size = self.count("head_dim", width // heads)
-        if size % 2:
-            self.refuse("head_dim", size, "an even number, since the rotation turns pairs")
-        return size
-
-    def rope_base(self) -> float:
-        """Return the rotation's base, under the old spelling (rope_theta) or the new (rope_parameters)."""
-        bases = [self.get("rope_theta")]
-        for name in ("rope_parameters", "rope_scaling"):
-            rope = self.get(name, {})
-            if not isinstance(rope, Mapping):
-                self.refuse(name, rope, "an object")
-            kind = rope.get("rope_type", rope.get("type", "default"))
-            if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
-                self.refuse(
-                    name,
-                    dict(rope),
-                    "the plain rotation (rope_type 'default')",
-                    "Choose a model whose rotation is not scaled.",
-                )
-            bases.append(rope.get("rope_theta"))
-        given = [self.positive("rope_theta", base) for base in bases if base is not None]
-        if len(set(given)) > 1:
-            self.refuse("rope_theta", given, "the same base in both spellings")
-        return given[0] if given else DEFAULT_ROPE_BASE
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, number + 1) if number % n == 0)

@@ -10,14 +10,18 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from wherefrom.checks import whole
+from wherefrom.checks import check_items, whole
 from wherefrom.errors import InputError
-from wherefrom.model.language import LanguageModel, read_prompt
-from wherefrom.model.transformer import AttentionFunction, KeyValueCache, Transformer, fused
+from wherefrom.model.attention_function import AttentionFunction, fused
+from wherefrom.model.cache import KeyValueCache
+from wherefrom.model.language import LanguageModel, read_prompt, require_model, start_tokens
+from wherefrom.model.transformer import Transformer
+from wherefrom.tokens import Tokenizer, Tokens
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,7 @@ def steps(
     sampling: Sampling | None = None,
     stop_ids: Collection[int] = (),
     attention: AttentionFunction = fused,
+    memory: Tensor | None = None,
 ) -> Iterator[Step]:
     """Yield the generated tokens one by one; the prompt is read in one pass, then each token by itself.
 
@@ -133,11 +138,12 @@ def steps(
         sampling: greedy unless given.
         stop_ids: generation ends after one of these, which is yielded too.
         attention: computes every layer's attention, such as a recorder.
+        memory: an encoder's output [1, S, M], which the decoder reads.
     """
     choose = (sampling or Sampling()).chooser()
     unread = torch.tensor([list(ids)])  # 1 T
     for position in range(len(ids), len(ids) + max_tokens):
-        logits = transformer(unread, attention=attention, cache=cache, last_only=True)[0, -1]  # N
+        logits = transformer(unread, attention=attention, cache=cache, memory=memory, last_only=True)[0, -1]  # N
         chosen = choose(logits)
         yield Step(position, chosen, logits)
         if chosen in stop_ids:
@@ -145,16 +151,68 @@ def steps(
         unread = torch.tensor([[chosen]])
 
 
+class Writer:
+    """Turns generated tokens into text as soon as its characters are whole, and stops at given strings.
+
+    What could be the beginning of a stop string is held back until it is known not to be one.
+
+    Args:
+        tokenizer: the model's.
+        stops: strings that end the text and are not part of it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+        self._tokenizer, self._stops = tokenizer, tuple(stops)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may need several tokens
+        self._held, self.pieces = "", [""]
+        self.stopped: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All that has been written."""
+        return "".join(self.pieces)
+
+    def write(self, token: int) -> str:
+        """Return the new text that a token completes; `stopped` is set when it completes a stop string."""
+        return self._release(self._decoder.decode(self._tokenizer.token_bytes(token)))
+
+    def close(self) -> str:
+        """Return what was held back, now that nothing follows."""
+        last = "" if self.stopped is not None else self._held + self._decoder.decode(b"", final=True)
+        self._held = ""
+        self.pieces.append(last)
+        return last
+
+    def _release(self, new: str) -> str:
+        self._held += new
+        found = [(self._held.index(stop), stop) for stop in self._stops if stop in self._held]
+        if found:
+            at, self.stopped = min(found)
+            free, self._held = self._held[:at], ""
+        else:
+            at = len(self._held) - max((_begun(self._held, stop) for stop in self._stops), default=0)
+            free, self._held = self._held[:at], self._held[at:]
+        self.pieces.append(free)
+        return free
+
+
+def _begun(text: str, stop: str) -> int:
+    """Return how many of the last characters of a text may be the beginning of a stop string."""
+    return next((size for size in range(len(stop) - 1, 0, -1) if text.endswith(stop[:size])), 0)
+
+
 @dataclass(frozen=True)
 class Generated:
-    """What a model wrote after a prompt.
+    """What a model wrote after a prompt, or, with an encoder, what it made of a text.
 
     Attributes:
         prompt: the text given.
-        text: the text written, without the end-of-text mark.
-        ids: the tokens written, the mark included.
-        ended: whether the model ended the text itself; if not, it stopped at the limit of tokens.
+        text: the text written, without the end-of-text mark, and without the stop string.
+        ids: the tokens written, the mark and those that spelled the stop string included.
+        ended: whether the model ended the text itself; if not, it stopped at a stop string or at the limit of tokens.
         seconds: wall clock, the reading of the prompt included.
+        stopped: the stop string that ended the text, or None.
+        continues: whether the text goes on from the prompt; with an encoder it stands by itself.
     """
 
     prompt: str
@@ -162,9 +220,11 @@ class Generated:
     ids: tuple[int, ...]
     ended: bool
     seconds: float
+    stopped: str | None = None
+    continues: bool = True
 
     def __str__(self) -> str:
-        return self.prompt + self.text
+        return self.prompt + self.text if self.continues else self.text
 
 
 def generate(
@@ -173,35 +233,100 @@ def generate(
     *,
     max_tokens: int = 50,
     sampling: Sampling | None = None,
+    stop: str | Sequence[str] = (),
     on_text: Callable[[str], None] | None = None,
 ) -> Generated:
     """Return what the model writes after a prompt, token by token with a key/value cache.
 
     Args:
         model: from `wherefrom.load`.
-        text: the prompt.
+        text: the prompt; with an encoder, the text that it reads.
         max_tokens: at most so many tokens, at least 1.
         sampling: greedy unless given.
+        stop: strings that end the text; they are not part of it.
         on_text: called with each new piece of text as soon as its characters are whole.
 
     Raises:
-        InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`.
+        InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`; a stop string
+            that is empty or no text; an encoder alone, which writes nothing.
     """
     start = time.perf_counter()
     max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
-    prompt = read_prompt(model, text, room=max_tokens)
-    cache, stops = KeyValueCache(model.config, len(prompt) + max_tokens), model.config.eos_ids
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may need several tokens
-    ids, pieces = [], []
-    for step in steps(
-        model.transformer, prompt.ids, max_tokens=max_tokens, cache=cache, sampling=sampling, stop_ids=stops
-    ):
+    writer = Writer(require_model(model).tokenizer, stop_strings(stop))
+    opened = open_generation(model, text, max_tokens)
+    tell = on_text or (lambda piece: None)
+    ids, ends = [], model.config.eos_ids
+    for step in opened.steps(max_tokens=max_tokens, sampling=sampling, stop_ids=ends):
         ids.append(step.id)
-        if step.id not in stops:
-            pieces.append(decoder.decode(model.tokenizer.token_bytes(step.id)))
-            if on_text is not None and pieces[-1]:
-                on_text(pieces[-1])
-    pieces.append(decoder.decode(b"", final=True))
-    if on_text is not None and pieces[-1]:
-        on_text(pieces[-1])
-    return Generated(text, "".join(pieces), tuple(ids), ids[-1] in stops, time.perf_counter() - start)
+        piece = "" if step.id in ends else writer.write(step.id)
+        if piece:
+            tell(piece)
+        if writer.stopped is not None:
+            break
+    if last := writer.close():
+        tell(last)
+    seconds = time.perf_counter() - start
+    continues = model.config.kind == "decoder"
+    return Generated(text, writer.text, tuple(ids), ids[-1] in ends, seconds, writer.stopped, continues)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenGeneration:
+    """A generation that can begin: what the decoder reads first, what the encoder has read, and an empty cache.
+
+    Attributes:
+        transformer: the model.
+        first: the tokens that the decoder reads before it writes: the prompt, or the start mark.
+        source: what the encoder reads; None without one.
+        cache: with room for all.
+    """
+
+    transformer: Transformer
+    first: Tokens
+    source: Tokens | None
+    cache: KeyValueCache
+
+    def steps(self, *, attention: AttentionFunction = fused, **how: Any) -> Iterator[Step]:
+        """Yield the tokens one by one; the arguments are those of the function `steps`."""
+        memory = None
+        if self.source is not None:
+            with torch.inference_mode():
+                memory = self.transformer.encode(torch.tensor([self.source.ids]), attention=attention)
+        yield from steps(self.transformer, self.first.ids, cache=self.cache, attention=attention, memory=memory, **how)
+
+
+def open_generation(model: LanguageModel, text: str, max_tokens: int) -> OpenGeneration:
+    """Return a generation after a prompt, or of what an encoder reads, ready to begin.
+
+    Raises:
+        InputError: an encoder alone; or as `read_prompt` refuses the text.
+    """
+    config = model.config
+    if config.kind == "encoder":
+        raise InputError(
+            "the model",
+            expected="one that writes",
+            given=f"{model.name}, an encoder, which reads whole texts",
+            way_out="Ask it about a masked token: `wherefrom trace` with the mask in the text.",
+        )
+    if config.kind == "encoder-decoder":
+        source, first = read_prompt(model, text), start_tokens(model, None, room=max_tokens)
+    else:
+        source, first = None, read_prompt(model, text, room=max_tokens)
+    return OpenGeneration(model.transformer, first, source, KeyValueCache(config, len(first) + max_tokens))
+
+
+def stop_strings(stop: Any) -> tuple[str, ...]:
+    """Return stop strings as a tuple; a single one may come alone.
+
+    Raises:
+        InputError: one that is empty or no text.
+    """
+    way_out = 'Give texts, such as stop=["\\n"]; leave it out to stop at the end mark or the limit.'
+    listed = (stop,) if isinstance(stop, str) else check_items("stop", stop, expected="texts", way_out=way_out)
+    for one in listed:
+        if not isinstance(one, str) or not one:
+            raise InputError(
+                "a stop string", expected="a text of at least one character", given=repr(one), way_out=way_out
+            )
+    return listed

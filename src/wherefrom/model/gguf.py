@@ -24,7 +24,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from wherefrom.errors import ModelError
-from wherefrom.model.config import SUPPORTED_ARCHITECTURES, Config
+from wherefrom.model.config import Config
+from wherefrom.model.layouts import config_fields, read_config
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +73,7 @@ def convert(source: Path, folder: Path) -> None:
         tensors = {_hf_name(tensor.name, source): tensor for tensor in reader.tensors}
         shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     end_ids = {"bos_token_id": config.bos_id, "eos_token_id": list(config.eos_ids)}
-    _write_json(folder / "config.json", config.to_hf() | {"dtype": "float32"})
+    _write_json(folder / "config.json", config_fields(config) | {"dtype": "float32"})
     _write_json(folder / "generation_config.json", end_ids)
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(fields, config, tokenizer))
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
@@ -135,9 +136,8 @@ class _Metadata:
 
 def _config(fields: _Metadata, reader: Any) -> Config:
     architecture = fields.get("general.architecture")
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        supported = ", ".join(SUPPORTED_ARCHITECTURES)
-        raise fields.refuse("general.architecture", f"a supported architecture ({supported})", architecture)
+    if architecture != "llama":
+        raise fields.refuse("general.architecture", "the supported architecture, llama", architecture)
     scaling = fields.get("llama.rope.scaling.type", "none")
     if scaling != "none":
         raise fields.refuse("llama.rope.scaling.type", "the plain rotation ('none')", scaling)
@@ -160,7 +160,7 @@ def _config(fields: _Metadata, reader: Any) -> Config:
         "attention_bias": "blk.0.attn_q.bias" in names,
         "mlp_bias": "blk.0.ffn_gate.bias" in names,
     }
-    config = Config.from_hf(hf, fields.source)
+    config = read_config(hf, fields.source)
     rotated = fields.get("llama.rope.dimension_count", config.head_size)
     if rotated != config.head_size:
         raise fields.refuse("llama.rope.dimension_count", f"the whole head ({config.head_size})", rotated)

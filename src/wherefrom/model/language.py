@@ -26,10 +26,10 @@ DEFAULT = "smollm2"
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A causal language model, ready to read text.
+    """A language model, ready to read text: a decoder, an encoder, or both.
 
     Attributes:
-        transformer: the module; token ids in, logits out.
+        transformer: the module: token ids in, logits out.
         checkpoint: where it came from: its configuration, its tokenizer and its identity.
     """
 
@@ -65,8 +65,9 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
     """Return a language model, on the CPU, in float32.
 
     Args:
-        source: a checkpoint folder in the usual Hugging Face layout (config.json, safetensors, tokenizer.json; Llama
-            family), or "smollm2", the default: SmolLM2-135M-Instruct, converted once into the user's cache.
+        source: a checkpoint folder in the usual Hugging Face layout (config.json, safetensors, tokenizer.json; llama,
+            mistral, qwen3, gpt2, bert or marian), the folder of a training run, or "smollm2", the default:
+            SmolLM2-135M-Instruct, converted once into the user's cache.
         say: told a sentence when something takes a while, such as the first conversion.
 
     Raises:
@@ -87,10 +88,12 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
         from wherefrom.model.checkpoint import read_folder
 
         checkpoint = read_folder(Path(source), check_values=True)
+    from wherefrom.model.layouts import parameters
     from wherefrom.model.transformer import Transformer
 
     _keep_freed_memory()
-    return LanguageModel(Transformer.from_tensors(checkpoint.config, checkpoint.tensors), checkpoint)
+    own = parameters(checkpoint.config, checkpoint.tensors)
+    return LanguageModel(Transformer.from_parameters(checkpoint.config, own), checkpoint)
 
 
 def _keep_freed_memory() -> None:
@@ -119,6 +122,23 @@ def read_prompt(model: LanguageModel, text: str, *, room: int = 0) -> Tokens:
     require_model(model)
     require_text(text)
     return _fitting(model, model.tokenizer.encode(text), room)
+
+
+def start_tokens(model: LanguageModel, written: str | None, *, room: int = 0) -> Tokens:
+    """Return what the decoder of an encoder-decoder has read: its start mark, and a text that is written so far.
+
+    Args:
+        model: whose tokenizer and context.
+        written: the text behind the mark; none unless given.
+        room: how many tokens are to be generated behind it.
+
+    Raises:
+        InputError: the text is no str, is not UTF-8, or does not fit into the model's context.
+    """
+    if written is not None:
+        require_text(written)
+    ids = () if written is None else model.tokenizer.encode(written, marks=False).ids
+    return _fitting(model, model.tokenizer.tokens_of([model.config.start_id or 0, *ids]), room)
 
 
 def check_tokens(model: LanguageModel, tokens: Tokens) -> Tokens:
@@ -162,13 +182,13 @@ def _fitting(model: LanguageModel, tokens: Tokens, room: int) -> Tokens:
     return tokens
 
 
-def require_model(model: Any) -> None:
-    """Refuse what is no language model.
+def require_model(model: Any) -> LanguageModel:
+    """Return a language model; refuse anything else.
 
     Raises:
         InputError: such as a model's name, or its transformer.
     """
-    check_kind("the model", model, LanguageModel, way_out="Load it first: model = wherefrom.load().")
+    return check_kind("the model", model, LanguageModel, way_out="Load it first: model = wherefrom.load().")
 
 
 def require_text(text: object) -> None:

@@ -3,6 +3,7 @@
 from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.asked import readers, sources, weights
 from wherefrom.questions.exact import column_of_weights, row_of_weights, window_of_weights
+from wherefrom.questions.figures import head_figures
 from wherefrom.questions.scope import Scope
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Scope",
     "Window",
     "column_of_weights",
+    "head_figures",
     "readers",
     "row_of_weights",
     "sources",

@@ -7,7 +7,7 @@ were mixed in one head; what mattered is measured elsewhere (`wherefrom.evidence
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights, window_of_weights
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_recording
+from wherefrom.tokens import Tokens
 
 EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
 MOST_CELLS = 2**24
@@ -31,6 +32,8 @@ def sources(
     *,
     layer: int | None = None,
     head: int | None = None,
+    kind: str = "self",
+    part: str | None = None,
     top: int = 10,
 ) -> Answer:
     """Which sources does a destination read most? The mean of its row over the heads asked for, the strongest first.
@@ -40,17 +43,20 @@ def sources(
         destination: the position that reads; the last unless given.
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
+        kind: "self", or "cross" for what the decoder reads of the encoder's text.
+        part: "decoder" or "encoder"; the one that predicts unless given.
         top: how many sources to return; the rest is the remainder.
 
     Raises:
         InputError: a position, layer or head out of range, or top below 1.
     """
     recording = check_recording(recording)
-    i = len(recording) - 1 if destination is None else check_index("position", destination, len(recording))
-    scope = _scope(recording, layer, head)
-    token = recording.tokens[i].label
+    scope = _scope(recording, layer, head, kind, part)
+    readers, read = recording.read_by(kind, part)
+    i = len(readers) - 1 if destination is None else check_index("position", destination, len(readers))
+    token = readers[i].label
     return _answer(
-        recording,
+        read,
         _tally(recording, scope, lambda call: row_of_weights(call, i)),
         top,
         question=f'Which sources does position {i} ("{token}") read? {scope.describe(recording)}',
@@ -66,6 +72,8 @@ def readers(
     *,
     layer: int | None = None,
     head: int | None = None,
+    kind: str = "self",
+    part: str | None = None,
     top: int = 10,
 ) -> Answer:
     """Who reads a source most? Each destination's weight on it, the mean over the heads asked for, the strongest first.
@@ -77,17 +85,20 @@ def readers(
         source: the position that is read.
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
+        kind: "self", or "cross" for what the decoder reads of the encoder's text.
+        part: "decoder" or "encoder"; the one that predicts unless given.
         top: how many readers to return; the rest is the remainder.
 
     Raises:
         InputError: a position, layer or head out of range, or top below 1.
     """
     recording = check_recording(recording)
-    j = check_index("position", source, len(recording))
-    scope = _scope(recording, layer, head)
-    token = recording.tokens[j].label
+    scope = _scope(recording, layer, head, kind, part)
+    listed, read = recording.read_by(kind, part)
+    j = check_index("position", source, len(read))
+    token = read[j].label
     return _answer(
-        recording,
+        listed,
         _tally(recording, scope, lambda call: column_of_weights(call, j)),
         top,
         question=f'Who reads position {j} ("{token}")? {scope.describe(recording)}',
@@ -104,6 +115,8 @@ def weights(
     head: int,
     destinations: range | None = None,
     sources: range | None = None,
+    kind: str = "self",
+    part: str | None = None,
 ) -> Window:
     """Return an exact window of one head's weights.
 
@@ -113,12 +126,15 @@ def weights(
         head: from 0.
         destinations: the rows, a range of step 1; all unless given.
         sources: the columns, a range of step 1; all unless given.
+        kind: "self", or "cross" for what the decoder reads of the encoder's text.
+        part: "decoder" or "encoder"; the one that predicts unless given.
 
     Raises:
         InputError: anything out of range, no range or an empty one, or more than 16.8 million cells.
     """
-    layer = check_index("layer", layer, check_recording(recording).model.layers)
-    call = recording.call(layer)
+    scope = _scope(check_recording(recording), layer, None, kind, part)
+    call = next(scope.calls(recording))[0]
+    layer = call.layer
     head = check_index("head", head, call.heads)
     rows = _range("destinations", destinations, call.q.shape[1])
     columns = _range("sources", sources, call.k.shape[1])
@@ -181,9 +197,7 @@ def _tally(recording: Recording, scope: Scope, weights_of: Callable[[Call], Mask
     return _Tally(total / np.maximum(heads_seen - rowless, 1), largest, where, rowless, heads_seen)
 
 
-def _answer(
-    recording: Recording, tally: _Tally, top: int, *, question: str, listed: str, meaning: str, rest: str
-) -> Answer:
+def _answer(tokens: Tokens, tally: _Tally, top: int, *, question: str, listed: str, meaning: str, rest: str) -> Answer:
     mean, order = tally.mean, _strongest(tally.mean, top)
     remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     left_out = f"Not listed: {_counted(mean, order, listed)} with {remainder:.4f} {rest}."
@@ -195,18 +209,21 @@ def _answer(
     return Answer(
         question=question,
         columns=_columns(listed, meaning),
-        rows=_rows(recording, order, tally),
+        rows=_rows(tokens, order, tally),
         exactness=EXACTNESS,
         left_out=left_out,
         remainder=remainder,
     )
 
 
-def _scope(recording: Recording, layer: int | None, head: int | None) -> Scope:
+def _scope(recording: Recording, layer: int | None, head: int | None, kind: str, part: str | None) -> Scope:
     model = recording.model
-    return Scope(
-        None if layer is None else (check_index("layer", layer, model.layers),),
-        None if head is None else (check_index("head", head, model.heads),),
+    scope = Scope(kind=kind, part=part).within(model)
+    layers = model.layers_of(part or model.part)
+    return replace(
+        scope,
+        layers=None if layer is None else (check_index("layer", layer, layers),),
+        heads=None if head is None else (check_index("head", head, model.heads),),
     )
 
 
@@ -234,9 +251,9 @@ def _columns(who: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
-def _rows(recording: Recording, order: NDArray[np.int64], tally: _Tally) -> tuple[tuple[int | str | float, ...], ...]:
+def _rows(tokens: Tokens, order: NDArray[np.int64], tally: _Tally) -> tuple[tuple[int | str | float, ...], ...]:
     return tuple(
-        (p, recording.tokens[p].label, float(tally.mean[p]), float(tally.largest[p]), *map(int, tally.where[p]))
+        (p, tokens[p].label, float(tally.mean[p]), float(tally.largest[p]), *map(int, tally.where[p]))
         for p in order.tolist()
     )
 

@@ -18,15 +18,21 @@ class Scope:
     Attributes:
         layers: layer numbers, from 0; any iterable of whole numbers is taken, and kept as a tuple.
         heads: head numbers within a layer, from 0, likewise.
+        kind: "self", or "cross" for what a decoder reads of an encoder's text.
+        part: "decoder" or "encoder"; the part that predicts unless given.
 
     Raises:
-        InputError: a lone number, or anything else that holds no whole numbers.
+        InputError: a lone number, or anything else that holds no whole numbers; a kind or part that there is not.
     """
 
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
+    kind: str = "self"
+    part: str | None = None
 
     def __post_init__(self) -> None:
+        _require_one_of("the kind of attention", self.kind, ("self", "cross"))
+        _require_one_of("the part of the model", self.part, ("decoder", "encoder", None))
         for name in ("layers", "heads"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _whole_numbers(f"the {name}", getattr(self, name)))
@@ -45,12 +51,30 @@ class Scope:
         Raises:
             InputError: the model has no such layer or head, or none is chosen.
         """
-        return Scope(_chosen("layer", self.layers, model.layers), _chosen("head", self.heads, model.heads))
+        part = model.part if self.part is None else self.part
+        there = part == model.part or (part == "encoder" and model.kind == "encoder-decoder")
+        if not there or (self.kind == "cross" and (model.kind != "encoder-decoder" or part == "encoder")):
+            raise InputError(
+                "the kind of attention",
+                expected="one that the model has: self-attention"
+                + (
+                    " of either part, or cross-attention of the decoder"
+                    if model.encoder_layers
+                    else f" of its {model.part}"
+                ),
+                given=f"{self.kind} of the {part}",
+                way_out="Only an encoder-decoder has cross-attention.",
+                kind=self.kind,
+                part=part,
+            )
+        layers = _chosen("layer", self.layers, model.layers_of(part))
+        return Scope(layers, _chosen("head", self.heads, model.heads), self.kind, self.part)
 
     def calls(self, recording: Recording) -> Iterator[tuple[Call, tuple[int, ...]]]:
         """Yield each call in scope with the heads in scope."""
+        part = recording.model.part if self.part is None else self.part
         for call in recording.calls:
-            if self.has_layer(call.layer):
+            if (call.kind, call.part) == (self.kind, part) and self.has_layer(call.layer):
                 yield call, self.heads if self.heads is not None else tuple(range(call.heads))
 
     def has_layer(self, layer: int) -> bool:
@@ -60,14 +84,34 @@ class Scope:
     def describe(self, recording: Recording) -> str:
         """Return the scope in words, such as "mean over 270 heads (30 layers x 9)" or "layer 3, head 1"."""
         model = recording.model
+        all_layers = model.layers_of(model.part if self.part is None else self.part)
+        layers = all_layers if self.layers is None else len(self.layers)
+        heads = model.heads if self.heads is None else len(self.heads)
+        of = " of cross-attention" if self.kind == "cross" else " of the encoder" if self._is_beside(model) else ""
+        if layers == heads == 1:
+            layer, head = (0 if some is None else some[0] for some in (self.layers, self.heads))
+            return f"layer {layer}, head {head}{of}"
         if self.layers is None and self.heads is None:
-            return f"mean over {model.layers * model.heads} heads ({model.layers} layers x {model.heads})"
-        if self.layers is not None and self.heads is not None and len(self.layers) == len(self.heads) == 1:
-            return f"layer {self.layers[0]}, head {self.heads[0]}"
-        count = model.heads * len(self.layers or ())
-        heads = f"the {count} heads" if self.heads is None else _listed("head", self.heads)
-        layers = f"each of the {model.layers} layers" if self.layers is None else _listed("layer", self.layers)
-        return f"mean over {heads} of {layers}"
+            return f"mean over {layers * heads} heads{of} ({_counted(layers, 'layer')} x {heads})"
+        in_heads = f"the {layers * heads} heads" if self.heads is None else _listed("head", self.heads)
+        in_layers = f"each of the {layers} layers" if self.layers is None else _listed("layer", self.layers)
+        return f"mean over {in_heads} of {in_layers}{of}"
+
+    def _is_beside(self, model: ModelFacts) -> bool:
+        """Whether it is an encoder beside the part that predicts."""
+        return self.part == "encoder" and model.part != "encoder"
+
+
+def _require_one_of(what: str, value: Any, choices: tuple[str | None, ...]) -> None:
+    if value not in choices:
+        named = " or ".join(repr(choice) for choice in choices if choice is not None)
+        raise InputError(
+            what, expected=named, given=repr(value), way_out="Leave it out for the usual one.", value=value
+        )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _whole_numbers(what: str, value: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len, set_cell_size
 
-from wherefrom.tokens import RIGHT_TO_LEFT
+from wherefrom.readable import RIGHT_TO_LEFT
 
 LABEL = 40
 """No label in running text is wider: vocabularies hold lines of 80 signs as one token."""

@@ -17,26 +17,23 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from wherefrom.tokens import LEFT_TO_RIGHT_MARK, readable
 from wherefrom.views.cells import (
     HARD_BLANK,
-    LABEL,
     bar,
     count,
     decimals,
     fitted,
-    isolated,
     named,
     percent,
     quoted,
     shortened,
     signed,
     solid,
-    words,
 )
+from wherefrom.views.running import running_text
 
 if TYPE_CHECKING:  # drawing a trace needs no torch
-    from wherefrom.evidence.trace import CarriedSource, Carrier, Trace
+    from wherefrom.evidence.traced import CarriedSource, Carrier, Trace
 
 WIDTH = 80
 NARROWEST = 60
@@ -143,7 +140,7 @@ def trace_lines(trace: Trace, *, top: int = 10, width: int = WIDTH) -> Iterator[
     page = _Page(trace, top, min(width, WIDTH))
     yield from _headline(page)
     yield Text()
-    yield from _prompt(page)
+    yield from running_text(page.trace, page.width)
     yield from _predicted(page)
     yield Text()
     yield from _sources(page)
@@ -172,55 +169,19 @@ def print_trace(trace: Trace, *, top: int = 10, console: Console | None = None) 
 def _headline(page: _Page) -> Iterator[Text]:
     model = page.trace.recording.model
     name = fitted(model.name, min(cell_len(model.name), 30))
-    size = f"{len(page.trace.tokens)} tokens, {count(model.layers, 'layer')} of {count(model.heads, 'head')}"
+    source = page.trace.recording.source
+    tokens = f"{len(page.trace.tokens)} tokens" if source is None else f"{len(source)} tokens read by its encoder"
+    size = f"{tokens}, {count(model.layers, 'layer')} of {count(model.heads, 'head')}"
     first, *more = page.flow(f"{solid(name)} · {size}, numbered from 0")
     first.stylize("bold", 0, len(name))
     yield from (first, *more)
 
 
-def _prompt(page: _Page) -> Iterator[Text]:
-    """Yield the prompt's end, about three lines of it; the strongest sources stand out."""
-    pieces = _pieces(page.trace)
-    first, room = len(pieces), 200
-    while first > 0 and room >= cell_len(pieces[first - 1][0]):
-        first -= 1
-        room -= cell_len(pieces[first][0])
-    lines: list[list[tuple[str, str]]] = [[("… ", "dim")] if first else []]
-    left = page.width - 2 - sum(cell_len(piece) for piece, _ in lines[0])
-    for word in words(pieces[first:]):
-        whole = sum(cell_len(piece) for piece, _ in word)
-        fits_alone = whole <= page.width - 2
-        for place, (piece, style) in enumerate(word):
-            if (place == 0 and fits_alone and whole > left) or cell_len(piece) > left:
-                lines.append([])
-                left = page.width - 2
-                piece = piece.removeprefix(" ") if place == 0 else piece  # the line's end is a blank itself
-            lines[-1].append((piece, style))
-            left -= cell_len(piece)
-    drawn = [Text.assemble("  ", *isolated(line)) for line in lines]
-    aim = Text.assemble((" → ", "dim"), (shortened(page.trace.aim.label), "bold"))
-    if drawn[-1].cell_len + aim.cell_len > page.width:
-        drawn.append(Text(" "))
-    yield from (*drawn[:-1], drawn[-1].append_text(aim))
-
-
-def _pieces(trace: Trace) -> list[tuple[str, str]]:
-    """Return the prompt as (text, style), a token each; tokens that share a character show it once."""
-    strong = {carried.source for carried in trace.carried}
-    text, pieces, end = trace.tokens.text, [], 0
-    for token in trace.tokens:
-        start, stop = max(end, token.span[0]), token.span[1]
-        if stop > start:
-            label = fitted(readable(text[start:stop]).removesuffix(LEFT_TO_RIGHT_MARK), LABEL, pad=False)
-            pieces.append((label, "bold red" if token.position in strong else ""))
-            end = stop
-    return pieces
-
-
 def _predicted(page: _Page) -> Iterator[Text]:
     trace, aim = page.trace, page.trace.aim
     likeliest = [f"{named(label)}{HARD_BLANK}{percent(p)}" for label, p in trace.predicted]
-    yield from page.flow(f"predicted next: {', '.join(likeliest)}", indent="  ")
+    when = "next" if trace.mask_id is None else f"at position {trace.position}"
+    yield from page.flow(f"predicted {when}: {', '.join(likeliest)}", indent="  ")
     label, before = named(aim.label), trace.knockouts.before
     if aim.against_label is not None:
         lead = solid(f"{signed(before, 1)} nats")
@@ -235,11 +196,13 @@ def _predicted(page: _Page) -> Iterator[Text]:
 def _sources(page: _Page) -> Iterator[Text]:
     trace = page.trace
     own = named(trace.tokens[trace.position].label)
-    yield from page.flow(f"What position {trace.position}, {own}, read: its weight, and what cutting it costs", "bold")
+    of = " of the source text" if trace.scope.kind == "cross" else ""
+    title = f"What position {trace.position}, {own}, read{of}: its weight, and what cutting it costs"
+    yield from page.flow(title, "bold")
     yield _beside(page, f"{'at':>6}  {'source':<{TOKEN}}  weight", "knock-out, nats", 42 + page.bar)
     for source in page.listed:
         yield _source_row(page, source)
-    others = sorted(set(range(len(trace.tokens))) - set(page.listed))
+    others = sorted(set(range(len(trace.source_tokens))) - set(page.listed))
     if others:
         yield _others_row(page, others)
     yield from page.flow(f"weight: {trace.scope.describe(trace.recording)}", "dim")
@@ -268,8 +231,8 @@ def _others_row(page: _Page, others: list[int]) -> Text:
 
 def _source_row(page: _Page, source: int) -> Text:
     trace = page.trace
-    itself = " itself" if source == trace.position else ""
-    label = fitted(quoted(trace.tokens[source].label), TOKEN - len(itself), pad=False) + itself
+    itself = " itself" if trace.is_own(source) else ""
+    label = fitted(quoted(trace.source_tokens[source].label), TOKEN - len(itself), pad=False) + itself
     weight, nats = float(trace.weights[source]), float(trace.nats[source])
     row = Text(f"{source:>6}  {set_cell_size(label, TOKEN)} {percent(weight):>6} ")
     row.append(bar(weight, float(trace.weights.max()), page.bar).ljust(page.bar), "blue")
@@ -283,8 +246,9 @@ def _source_row(page: _Page, source: int) -> Text:
 def _parts_explained(page: _Page) -> Iterator[Text]:
     """Yield a line on labels of tokens that are no whole characters, if such labels are shown."""
     trace = page.trace
-    shown = [*page.listed, *(carried.source for carried in trace.carried), trace.position]
-    broken = [trace.tokens[at].label for at in shown if trace.tokens[at].data and not trace.tokens[at].text]
+    at = [*page.listed, *(carried.source for carried in trace.carried)]
+    shown = [*(trace.source_tokens[place] for place in at), trace.tokens[trace.position]]
+    broken = [token.label for token in shown if token.data and not token.text]
     alone = (*(label for label, _ in trace.predicted), trace.aim.label, trace.aim.against_label)
     said = []
     part = next((found for label in broken if (found := PART.search(label))), None)
@@ -326,7 +290,7 @@ def _carried(page: _Page, carried: CarriedSource) -> Iterator[Text]:
     lines = [indent + line for line in lines]
     for sentence in _sums(page, carried, len(heads)):
         lines += [line.plain for line in page.flow(sentence, indent=indent)]
-    label = fitted(quoted(page.trace.tokens[carried.source].label), TOKEN - 1)
+    label = fitted(quoted(page.trace.source_tokens[carried.source].label), TOKEN - 1)
     yield Text(f"{carried.source:>6}  {label} {lines[0].removeprefix(indent)}")
     yield from map(Text, lines[1:])
 
@@ -360,7 +324,7 @@ def _sink(page: _Page) -> Iterator[Text]:
     share, nats = float(page.trace.weights[0]), float(page.trace.nats[0])
     if share < SINK_FROM:
         return
-    text = f"The first token, {named(page.trace.tokens[0].label)}, takes {percent(share)} of the weight. "
+    text = f"The first token, {named(page.trace.source_tokens[0].label)}, takes {percent(share)} of the weight. "
     rest = "any heads rest on the first token whatever it says (an attention sink)"
     cut = f"measured knock-out is {solid(f'{page.nats(nats)} nats')}"
     if abs(nats) >= 0.1 and abs(nats) >= 0.1 * page.most_nats:

@@ -1,0 +1,112 @@
+"""The command line's frame (floor 7): the group of commands, how they end, and the options that several share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import wherefrom
+from wherefrom.errors import WherefromError
+from wherefrom.views.streams import output, prepare_streams, say
+
+_UsageError: Any = typer.BadParameter.__base__  # click's, which typer imports or carries inside, by its version
+
+
+class Command(TyperCommand):
+    """A command whose help may be cut by its reader, and whose usage errors say how a text is typed."""
+
+    def make_context(self, *arguments: Any, **how: Any) -> Any:
+        """Parse the arguments; typer prints the help in here."""
+        try:
+            with output():
+                return super().make_context(*arguments, **how)
+        except _UsageError as error:
+            if any(parameter.name == "text" for parameter in self.params):
+                error.message += _hint(error)
+            raise
+
+
+def _hint(error: Any) -> str:
+    """Return what to do where a text was taken for several, or for an option."""
+    if hasattr(error, "possibilities"):  # no such option
+        return '. (A text that begins with "-" goes behind --, or comes on standard input.)'
+    return ". Put the text in quotes." if error.message.startswith("Got unexpected extra") else ""
+
+
+class _Commands(TyperGroup):
+    """The commands, with our own endings: typer has others for Ctrl-C (no word) and for a closed pipe (exit code 1)."""
+
+    def make_context(self, *arguments: Any, **how: Any) -> Any:
+        """Parse the arguments; typer prints the help in here."""
+        with output():
+            return super().make_context(*arguments, **how)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; bad input ends it with one sentence and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except WherefromError as error:
+            say(f"wherefrom: {error}")
+            sys.exit(2)
+        except KeyboardInterrupt:
+            say("wherefrom: interrupted")
+            sys.exit(130)
+
+
+app = typer.Typer(
+    name="wherefrom",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help='"smollm2", the built-in model, a checkpoint folder (Hugging Face layout: llama, mistral, qwen3, gpt2, '
+        "bert, marian), or the folder of a training run.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process."""
+    # Threads that wait for one another sleep instead of spinning: with one other busy process on two cores, a short
+    # trace takes a quarter of the time. It is read when torch is first imported; whoever has set it keeps their value.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    prepare_streams()
+    app(prog_name="wherefrom")
+    sys.exit(0)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"wherefrom {wherefrom.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Where did this token's information come from?
+
+    wherefrom reads a text with a language model, records its attention at the speed of fused kernels, and
+    answers exactly: what each position read, and what a measured knock-out of each source costs.
+
+    \b
+    Start with:
+      wherefrom trace "The capital of France is Paris. The capital of Italy is"
+    """

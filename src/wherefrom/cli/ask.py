@@ -1,0 +1,140 @@
+"""Commands that ask a model (floor 7): where a token came from, and what comes next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+import wherefrom
+from wherefrom.cli.app import Command, Json, Model, app
+from wherefrom.cli.printing import print_json, print_text, progress_bar
+from wherefrom.cli.prompt import File, Text, one_of, read_text
+from wherefrom.views.streams import output, say
+
+
+@app.command(cls=Command)
+def trace(
+    text: Text = None,
+    file: File = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The token to ask about, instead of the model's own choice."),
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="A second token: ask for the target's lead over it.")] = None,
+    target_id: Annotated[int | None, typer.Option(help="The target by its token id.")] = None,
+    against_id: Annotated[int | None, typer.Option(help="The second token by its id.")] = None,
+    position: Annotated[
+        int | None,
+        typer.Option(help="Trace the prediction made at this position (from 0), not at the end or at the mask."),
+    ] = None,
+    written: Annotated[
+        str | None, typer.Option(help="With an encoder-decoder: what has been written so far of its output.")
+    ] = None,
+    through: Annotated[
+        Literal["self", "cross"] | None,
+        typer.Option(help="With an encoder-decoder: its source text (cross, the default) or what it wrote (self)."),
+    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Look at and cut in this layer only (from 0).")] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Look at and cut in this head of each layer in scope (from 0).")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many sources to list; the rest is summed.")] = 10,
+    carried: Annotated[
+        int,
+        typer.Option(min=0, help="For how many sources, of those that reach 0.05 nats, each head is cut alone."),
+    ] = 2,
+    model: Model = "smollm2",
+    as_json: Json = False,
+) -> None:
+    """Show where a model's next token came from.
+
+    An encoder, such as BERT, is asked about the token that a [MASK] in the text stands for; an encoder-decoder
+    about the next token that it writes, whose sources are the words of the text that it reads.
+
+    Every source's attention weight stands beside its measured knock-out: what the target's log-probability
+    loses, in nats, when the position may not read that source. Then, for the strongest sources, each head is
+    cut alone, so that the heads that carried them are named.
+
+    A target is taken as it is typed or with a blank before it, whichever the model finds likelier; the
+    output says which.
+
+    \b
+    Examples:
+      wherefrom trace "When Mary and John went to the store, John gave a drink to"
+      wherefrom trace "When Mary and John went to the store, John gave a drink to" \\
+          --target Mary --against John
+      wherefrom trace --file notes.txt --top 20
+      echo "The capital of Italy is" | wherefrom trace --json | jq .sources
+    """
+    prompt = read_text(text, file)
+    wanted, other = one_of("target", target, target_id), one_of("against", against, against_id)
+    loaded = wherefrom.load(model, say=say)
+    with progress_bar(quiet=as_json) as progress:
+        result = wherefrom.trace(
+            loaded,
+            prompt,
+            target=wanted,
+            against=other,
+            written=written,
+            through=through,
+            position=position,
+            layer=layer,
+            head=head,
+            carried_sources=carried,
+            progress=progress,
+        )
+    if as_json:
+        print_json(result.to_json())
+        return
+    from wherefrom.views.terminal import print_trace
+
+    with output():
+        print_trace(result, top=top)
+
+
+@app.command(cls=Command)
+def generate(
+    text: Text = None,
+    file: File = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens.")] = 50,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sample, with the logits divided by this; without it, greedy.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest tokens only.")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Sample among the likeliest tokens that together hold this probability."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this string; may be given several times.")] = None,
+    model: Model = "smollm2",
+    as_json: Json = False,
+) -> None:
+    """Continue a text, token by token.
+
+    \b
+    Examples:
+      wherefrom generate "Once upon a time"
+      wherefrom generate "Once upon a time" --temperature 0.8 --top-p 0.9 --seed 1
+      wherefrom generate "The three primary colours are" --stop "."
+    """
+    prompt = read_text(text, file)
+    from wherefrom.model.generate import Sampling, stop_strings
+
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    stops = stop_strings(stop or ())
+    loaded = wherefrom.load(model, say=say)
+    if as_json:
+        result = wherefrom.generate(loaded, prompt, max_tokens=max_tokens, sampling=sampling, stop=stops)
+        print_json({**vars(result), "model": loaded.name})
+        return
+    started: list[bool] = []
+    opening = prompt if loaded.config.kind == "decoder" else ""
+
+    def show(piece: str) -> None:
+        print_text(piece if started else opening + piece, end="")
+        started.append(True)
+
+    wherefrom.generate(loaded, prompt, max_tokens=max_tokens, sampling=sampling, stop=stops, on_text=show)
+    print_text("" if started else opening)

@@ -1,0 +1,103 @@
+"""Commands to learn from (floor 7): attention worked through by hand, and what a pass costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from wherefrom.cli.app import Command, Json, app
+from wherefrom.cli.printing import print_json, print_text
+from wherefrom.errors import InputError
+
+
+@app.command(cls=Command)
+def example(
+    q: Annotated[
+        str | None, typer.Option("--q", help='Queries, a row a token: "1,0; 0,2; 2,1".', metavar="ROWS")
+    ] = None,
+    k: Annotated[str | None, typer.Option("--k", help="Keys, as long as the queries.", metavar="ROWS")] = None,
+    v: Annotated[str | None, typer.Option("--v", help="Values, of any length.", metavar="ROWS")] = None,
+    tokens: Annotated[str | None, typer.Option(help="The tokens' names, apart by blanks.", metavar="WORDS")] = None,
+    bidirectional: Annotated[bool, typer.Option("--bidirectional", help="No causal mask.")] = False,
+    window: Annotated[
+        int | None, typer.Option(help="Read at most this many keys, the destination's own included.")
+    ] = None,
+    scale: Annotated[float | None, typer.Option(help="Multiply q . k by this; 1 / sqrt(d_k) unless given.")] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Instead: what the division by sqrt(d_k) is for, measured.")
+    ] = False,
+    sizes: Annotated[
+        str | None, typer.Option("--sizes", help='Sizes d_k for --scaling: "1,16,256".', metavar="NUMBERS")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Work self-attention through by hand.
+
+    Prints the scores, weights and outputs of a small example, rounded to three decimals (--json: unrounded).
+    Without options it is the three-token example of the lesson on self-attention; its numbers can be
+    replaced. Pairs that the mask does not permit are shown as a dash.
+
+    With --scaling it shows why scores are divided by sqrt(d_k): how far scores spread, how softmax saturates and
+    what becomes of the gradient as d_k grows, with and without the division.
+
+    \b
+    Examples:
+      wherefrom example
+      wherefrom example --q "1,0; 0,2; 0,3"
+      wherefrom example --scaling
+      wherefrom example --tokens "a b" --q "1; 2" --k "1; 1" --v "1,0,0; 0,1,0" --bidirectional
+    """
+    own = {"--q": q, "--k": k, "--v": v, "--tokens": tokens, "--window": window, "--scale": scale}
+    if scaling or sizes is not None:
+        _refuse_both(scaling, {**own, "--bidirectional": bidirectional or None})
+        _print_scaling(sizes, as_json)
+        return
+    from wherefrom.attention import Mask
+    from wherefrom.views.example_input import parse_matrix
+    from wherefrom.views.lesson import LESSON, example_json, example_tables
+
+    given = {"q": q, "k": k, "v": v}
+    rows = {
+        name: getattr(LESSON, name) if text is None else parse_matrix(f"--{name}", text) for name, text in given.items()
+    }
+    names = LESSON.tokens if tokens is None else tuple(tokens.split())
+    if tokens is None and len(rows["k"]) != len(names):
+        names = tuple(f"t{number}" for number in range(1, len(rows["k"]) + 1))
+    mask = Mask(causal=not bidirectional, window=window)
+    if as_json:
+        print_json(example_json(names, **rows, mask=mask, scale=scale))
+    else:
+        print_text(example_tables(names, **rows, mask=mask, scale=scale), end="")
+
+
+def _refuse_both(scaling: bool, own: dict[str, object]) -> None:
+    """Refuse options of the worked example beside --scaling, and --sizes without it."""
+    beside = [name for name, value in own.items() if value is not None]
+    if not scaling or beside:
+        raise InputError(
+            "--scaling" if scaling else "--sizes",
+            expected="none of the example's own options beside it" if scaling else "--scaling beside it",
+            given=beside[0] if scaling else "--sizes alone",
+            way_out="The two tables have nothing in common: ask for one of them.",
+        )
+
+
+def _print_scaling(sizes: str | None, as_json: bool) -> None:
+    from wherefrom.views.scaling import SIZES, scaling, scaling_json, scaling_table
+
+    rows = scaling(SIZES if sizes is None else whole_numbers("--sizes", sizes))
+    if as_json:
+        print_json(scaling_json(rows))
+    else:
+        print_text(scaling_table(rows))
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers of "1,16,256"."""
+    try:
+        return tuple(int(part) for part in text.replace(",", " ").split())
+    except ValueError as error:
+        raise InputError(
+            option, expected='whole numbers, such as "1,16,256"', given=f'"{text}"', way_out="Separate them by commas."
+        ) from error

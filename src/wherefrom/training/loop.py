@@ -1,0 +1,228 @@
+"""The training loop (floor 5): from a text and a model's shape to trained weights, step by step.
+
+Takes the trainer, which makes the steps, and the run, which keeps them, from beside it. Gives `train` and `resume` to
+the command line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from wherefrom.checks import check_kind
+from wherefrom.errors import InputError, TrainingError
+from wherefrom.model.checkpoint import read_folder
+from wherefrom.model.config import Config
+from wherefrom.model.initial import draw
+from wherefrom.model.transformer import Transformer
+from wherefrom.tokens import Tokenizer
+from wherefrom.training import run as runs
+from wherefrom.training.log import LogRow
+from wherefrom.training.run import Run
+from wherefrom.training.settings import Settings
+from wherefrom.training.text import Corpus
+from wherefrom.training.trainer import Hardware, NotFiniteError, Task, Trainer, own_copy
+
+OnStep: TypeAlias = Callable[[LogRow, Transformer], None]
+"""Called after each step, its log row and its checkpoint, with the model in training: it may look, not touch."""
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (steps done, steps in all) after each step, and once before the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A finished run.
+
+    Attributes:
+        transformer: the model after the last step, in evaluation mode, on the device it was trained on.
+        checkpoint: its folder, for `wherefrom.load`.
+        best: the checkpoint with the lowest validation loss among those that were kept; often the same.
+        step: how many updates the model has seen.
+        tokens: how many tokens.
+        train_loss: of the last step's windows, in nats per token.
+        validation_loss: after the last step, in nats per token.
+        best_validation_loss: the lowest that was measured, whether or not its checkpoint was kept.
+        best_step: when that was.
+        seconds: wall clock of this part of the run.
+    """
+
+    transformer: Transformer
+    checkpoint: Path
+    best: Path
+    step: int
+    tokens: int
+    train_loss: float
+    validation_loss: float
+    best_validation_loss: float
+    best_step: int
+    seconds: float
+
+    def __repr__(self) -> str:
+        loss = f"train loss {self.train_loss:.4f}, validation loss {self.validation_loss:.4f} nats per token"
+        return f"Trained(step {self.step}, {loss}, {self.checkpoint})"
+
+
+def train(
+    model: Config | Transformer,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    on_step: OnStep | None = None,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train a causal language model on a text, and return it; the run's folder holds its checkpoints and its log.
+
+    Args:
+        model: a configuration, whose weights are drawn with the settings' seed, or a transformer to go on from, which
+            is copied, not changed. To resume, either says only what the shape must be.
+        corpus: the text's tokens.
+        tokenizer: what made them; it goes into every checkpoint.
+        settings: how to train.
+        folder: of the run; made if it is not there.
+        resume: go on from the newest checkpoint in the folder.
+        on_step: see `OnStep`. What it raises ends the run; its last checkpoint stays, as it does on Ctrl-C.
+        progress: see `Progress`.
+
+    Raises:
+        InputError: the model is none that reads from left to right, or the text does not suit it.
+        TrainingError: the folder holds another run, or none to resume; the loss is no number any more; a checkpoint or
+            the log cannot be written. ``checkpoint`` is the last one that is whole, if any.
+        ModelError: the checkpoint to resume from is damaged.
+    """
+    settings = check_kind("the settings", settings, Settings, way_out="Make them: Settings(steps=1000).")
+    task = Task(_config(model), corpus, tokenizer, settings, Hardware.of(settings))
+    _check(task)
+    began = time.perf_counter()
+    with Run(Path(folder), keep=settings.keep, resume=resume) as run:
+        if run.begun_at is None:
+            trainer = Trainer(draw(task.config, settings.seed) if isinstance(model, Config) else own_copy(model), task)
+        else:
+            trainer = Trainer.resumed(run.begun_at, task)
+        run.begin(trainer.step)
+        if progress is not None:
+            progress(trainer.step, settings.steps)
+        while trainer.step < settings.steps:
+            row = _step(trainer, run)
+            if on_step is not None:
+                on_step(row, trainer.transformer)
+            if progress is not None:
+                progress(trainer.step, settings.steps)
+        return _trained(trainer, row, run, time.perf_counter() - began)
+
+
+def resume(
+    folder: str | Path,
+    texts: str | Sequence[str],
+    *,
+    on_step: OnStep | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Trained:
+    """Go on with a run from its newest checkpoint, given its text again; all else is in its folder.
+
+    Args:
+        folder: of the run.
+        texts: the same documents as before.
+        on_step: see `OnStep`.
+        progress: see `Progress`.
+        changes: settings that a resumed run may change, such as ``keep``.
+
+    Raises:
+        TrainingError: as `train`; or the text is another.
+    """
+    place = runs.latest(Path(folder))
+    state, checkpoint = runs.read_state(place), read_folder(place)
+    held_out = state.validation_tokens / (state.train_tokens + state.validation_tokens)
+    corpus = Corpus.of(texts, checkpoint.tokenizer, held_out=held_out)
+    settings = Settings.from_json({**state.settings, **changes})
+    how: dict[str, Any] = {"on_step": on_step, "progress": progress}
+    return train(checkpoint.config, corpus, checkpoint.tokenizer, settings, folder, resume=True, **how)
+
+
+def _step(trainer: Trainer, run: Run) -> LogRow:
+    """Make one update, write its row, and its checkpoint if one is due."""
+    try:
+        row = trainer.advance()
+        run.append(row)
+        if trainer.settings.checkpoints_after(row.step):
+            trainer.check_weights()
+            run.save(trainer.state(row.validation_loss), trainer.write)
+    except NotFiniteError as error:
+        raise _diverged(error, trainer, run) from None
+    return row
+
+
+def _diverged(error: NotFiniteError, trainer: Trainer, run: Run) -> TrainingError:
+    newest, settings = run.newest(), trainer.settings
+    survives = f"The last good checkpoint is {newest}." if newest else "No checkpoint had been written before."
+    return TrainingError(
+        error.what,
+        expected="a finite number",
+        given=f"{error.value}",
+        way_out=f"Lower learning_rate (now {settings.learning_rate:g}) or clip (now {settings.clip}). {survives}",
+        step=trainer.step,
+        checkpoint=newest,
+    )
+
+
+def _trained(trainer: Trainer, last: LogRow, run: Run, seconds: float) -> Trained:
+    assert trainer.best is not None, "the last step is always validated"
+    assert last.validation_loss is not None, "the last step is always validated"
+    kept = runs.checkpoints(run.folder)
+    return Trained(
+        transformer=trainer.transformer.eval().requires_grad_(False),
+        checkpoint=kept[-1],
+        best=runs.best(kept),
+        step=trainer.step,
+        tokens=last.tokens,
+        train_loss=last.train_loss,
+        validation_loss=last.validation_loss,
+        best_validation_loss=trainer.best[0],
+        best_step=trainer.best[1],
+        seconds=seconds,
+    )
+
+
+def _config(model: object) -> Config:
+    if isinstance(model, Config):
+        config = model
+    else:
+        way_out = "Give a Config, or a model's transformer to go on from."
+        config = check_kind("the model", model, Transformer, way_out=way_out).config
+    if config.kind != "decoder" or config.head != "linear":
+        raise InputError(
+            "the model",
+            expected="a decoder, which predicts the next token from those before it",
+            given=f"an {config.kind}" if config.kind != "decoder" else f"one whose head is {config.head!r}",
+            way_out="Make one with Config.decoder(...).",
+        )
+    return config
+
+
+def _check(task: Task) -> None:
+    """Refuse a window, a text or a tokenizer that does not suit the model."""
+    corpus = check_kind("the text", task.corpus, Corpus, way_out="Make a corpus of it: Corpus.of(text, tokenizer).")
+    tokenizer = check_kind("the tokenizer", task.tokenizer, Tokenizer, way_out="Give the one that made the corpus.")
+    if task.context > task.config.context:
+        raise InputError(
+            "context",
+            expected=f"at most {task.config.context}, the model's",
+            given=f"{task.context}",
+            way_out="Leave it out to use all of it.",
+            field="context",
+            value=task.context,
+        )
+    corpus.require(task.context, task.config.vocabulary)
+    if tokenizer.vocabulary_size != corpus.vocabulary:
+        raise InputError(
+            "the tokenizer",
+            expected=f"the one that made the corpus, of {corpus.vocabulary} tokens",
+            given=f"one of {tokenizer.vocabulary_size}",
+            way_out="Make the corpus again: Corpus.of(text, tokenizer).",
+        )

@@ -1,0 +1,128 @@
+"""Watching attention form (floor 5): while a model trains, what each of its heads reads is measured every few steps.
+
+The probe is a row of different tokens that comes twice (Olsson et al. 2022). In its second half a head can look for
+what followed the same token before; one that does is an induction head, and the loss of that half falls with it. The
+attention is recorded like that of any model and asked like any recording, so the figures are exact.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from wherefrom.capture.recorder import Recorder
+from wherefrom.checks import whole
+from wherefrom.errors import InputError, TrainingError
+from wherefrom.model.transformer import Transformer
+from wherefrom.questions.figures import figures_of
+from wherefrom.training.log import LogRow
+from wherefrom.training.text import Corpus
+from wherefrom.training.watched import COLUMNS, NAME, read_rows, rows_of
+
+
+def repeated_probe(corpus: Corpus, length: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return token ids [2 R]: R different tokens of the training text in random order, and the same again.
+
+    Args:
+        corpus: whose tokens; a frequent one is as likely as a rare one, as long as it is there.
+        length: at most so many in all.
+        seed: the same seed gives the same probe.
+
+    Raises:
+        InputError: a length below 4, or fewer than two different tokens.
+    """
+    half = whole("the probe's length", length, least=4, way_out="64 is a good one.") // 2
+    known = np.unique(corpus.train)
+    if known.size < 2:
+        raise InputError(
+            "the training text",
+            expected="at least two different tokens",
+            given=f"{known.size}",
+            way_out="Give a text in which something can be learnt.",
+        )
+    drawn = np.random.default_rng(seed).permutation(known)[:half].astype(np.int64)
+    return np.concatenate((drawn, drawn))
+
+
+@dataclass(eq=False)
+class Watch:
+    """An `on_step` for `train` that writes the figures of every head to ``attention.csv`` in the run's folder.
+
+    Of a run that is resumed, the rows of steps that are made again are replaced.
+
+    Attributes:
+        folder: of the run.
+        probe: the token ids, see `repeated_probe`.
+        every: steps between two looks; the first step is looked at too.
+    """
+
+    folder: Path
+    probe: NDArray[np.int64]
+    every: int = 50
+    _ready: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder)
+        self.every = whole("the steps between two looks", self.every, least=1, way_out="50 is a good number.")
+
+    @property
+    def path(self) -> Path:
+        """The table."""
+        return self.folder / NAME
+
+    def __call__(self, row: LogRow, transformer: Transformer) -> None:
+        """Look at the model after a step, if it is time.
+
+        Raises:
+            TrainingError: the table cannot be written.
+        """
+        if row.step == 1 or row.step % self.every == 0:
+            rows = self.look(row.step, transformer)
+            try:
+                self._cut_from(row.step)
+                with self.path.open("a", encoding="utf-8", newline="") as file:
+                    file.write(_lines(rows))
+            except OSError as error:
+                raise TrainingError(
+                    f"{self.path}",
+                    expected="a place that can be written",
+                    given=f"{error.strerror}",
+                    way_out="Make room; the run's last checkpoint is whole.",
+                    path=self.path,
+                ) from error
+
+    @torch.inference_mode()
+    def look(self, step: int, transformer: Transformer) -> list[list[str]]:
+        """Return the table's rows of a step."""
+        ids = torch.from_numpy(self.probe).to(transformer.embedding.weight.device)[None]  # 1 2R
+        recorder = Recorder(transformer.config.layers, ids.shape[1])
+        logits = transformer.logits(transformer.stream(ids, attention=recorder))[0, :-1].float()
+        losses = F.cross_entropy(logits, ids[0, 1:], reduction="none")  # loss t is that of token t + 1
+        half = len(self.probe) // 2
+        new, again = (float(part.mean()) for part in (losses[: half - 1], losses[half:]))
+        return list(rows_of(step, (figures_of(call, self.probe) for call in recorder.calls()), new, again))
+
+    def _cut_from(self, step: int) -> None:
+        """Begin the table, or leave in it what came before the first step that is looked at."""
+        if self._ready:
+            return
+        kept = [row for row in (read_rows(self.path) if self.path.exists() else []) if int(row["step"]) < step]
+        kept = kept if step > 1 else []
+        lines = _lines([list(COLUMNS), *([row[name] for name in COLUMNS] for row in kept)])
+        partial = self.path.with_name(f".{NAME}.partial")
+        partial.write_text(lines, encoding="utf-8", newline="")
+        partial.replace(self.path)
+        self._ready = True
+
+
+def _lines(rows: list[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
