@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wherefrom.attention import Mask, attend, multi_head
     from wherefrom.capture.native import forecast, record, record_generation
     from wherefrom.errors import InputError, ModelError, RecordingError, TrainingError, WherefromError
+    from wherefrom.evidence.cost import cost
     from wherefrom.evidence.knockout import knock_out, knock_out_heads
     from wherefrom.evidence.rerun import Cut, rerun
     from wherefrom.evidence.target import Target
@@ -42,6 +43,7 @@ _HOMES = {
     "wherefrom.attention": ("Mask", "attend", "multi_head"),
     "wherefrom.capture.native": ("forecast", "record", "record_generation"),
     "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "TrainingError", "WherefromError"),
+    "wherefrom.evidence.cost": ("cost",),
     "wherefrom.evidence.knockout": ("knock_out", "knock_out_heads"),
     "wherefrom.evidence.rerun": ("Cut", "rerun"),
     "wherefrom.evidence.target": ("Target",),
@@ -84,6 +86,7 @@ __all__ = [
     "Window",
     "attend",
     "baselines",
+    "cost",
     "draw",
     "forecast",
     "forecast_bytes",
