@@ -1,0 +1,319 @@
+"""Commands that train (floor 7): a decoder on text, from nothing, and how its attention formed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from wherefrom.cli.app import Command, Json, app
+from wherefrom.cli.printing import print_json, print_text, progress_bar
+from wherefrom.errors import InputError
+
+if TYPE_CHECKING:  # nothing heavy before the options are understood
+    from numpy.typing import NDArray
+
+    from wherefrom.training.baselines import Baselines
+    from wherefrom.training.log import LogRow
+    from wherefrom.training.loop import Trained
+    from wherefrom.training.text import Corpus
+
+SHAPE = "Shape of the model"
+COURSE = "Course of the training"
+KEEPING = "What is measured and kept"
+WATCH_TOKENS = 64
+
+
+def _option(cell: str, panel: str, *names: str, **how: Any) -> Any:
+    return typer.Option(*names, help=cell, rich_help_panel=panel, **how)
+
+
+@app.command(cls=Command)
+def train(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="UTF-8 text files, a document each.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder: checkpoints and tables.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's newest checkpoint.")] = False,
+    style: Annotated[Literal["llama", "gpt2"] | None, _option("Kind of decoder (llama).", SHAPE)] = None,
+    layers: Annotated[int | None, _option("Blocks (4).", SHAPE)] = None,
+    width: Annotated[int | None, _option("Numbers that stand for a token (128).", SHAPE)] = None,
+    heads: Annotated[int | None, _option("Heads of a layer (4).", SHAPE)] = None,
+    context: Annotated[int | None, _option("Tokens that it reads at most (128).", SHAPE)] = None,
+    vocabulary: Annotated[
+        str | None, _option('"bytes" (default), or how many tokens a vocabulary learnt from the text has.', SHAPE)
+    ] = None,
+    steps: Annotated[int | None, _option("Updates of the weights (2000).", COURSE)] = None,
+    batch: Annotated[int | None, _option("Windows read side by side (32).", COURSE)] = None,
+    accumulate: Annotated[int | None, _option("Batches per update (1).", COURSE)] = None,
+    learning_rate: Annotated[float | None, _option("Its peak (0.001).", COURSE)] = None,
+    warmup: Annotated[int | None, _option("Steps before the peak (a tenth, at most 100).", COURSE)] = None,
+    weight_decay: Annotated[float | None, _option("On matrices (0.1).", COURSE)] = None,
+    clip: Annotated[float | None, _option("Largest norm of a gradient (1.0).", COURSE)] = None,
+    seed: Annotated[int | None, _option("The same seed gives the same run (0).", COURSE)] = None,
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"] | None, _option("Of matrix products (auto).", COURSE)
+    ] = None,
+    device: Annotated[str | None, _option('Such as "cpu" or "cuda" (auto).', COURSE)] = None,
+    held_out: Annotated[float, _option("Share of the text, at its end, for validation.", KEEPING)] = 0.1,
+    validate_every: Annotated[int | None, _option("Steps between two validation losses (250).", KEEPING)] = None,
+    checkpoint_every: Annotated[int | None, _option("Steps between two checkpoints (250).", KEEPING)] = None,
+    keep: Annotated[int | None, _option("How many checkpoints stay (2).", KEEPING)] = None,
+    watch: Annotated[
+        int | None, _option("Measure what each head reads, every so many steps.", KEEPING, metavar="STEPS")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a language model on text, from scratch.
+
+    Every position's next token is predicted in one causal pass. The end of the text is held out; the validation
+    loss is printed beside what counting tokens (unigram) and pairs of tokens (bigram) would reach. Numbers in
+    brackets are the defaults.
+
+    The folder holds whole checkpoints, which trace, generate and cost read like any model: --model FOLDER. A run
+    that was interrupted goes on with --resume, and ends in the same weights, bit for bit.
+
+    \b
+    Examples:
+      wherefrom train book.txt --out run
+      wherefrom train book.txt --out run --resume
+      wherefrom train *.py --out run --vocabulary 2048 --layers 6 --width 256 --watch 50
+      wherefrom watch run
+      wherefrom trace "def main(" --model run
+    """
+    shape = {"layers": layers, "width": width, "heads": heads, "context": context, "style": style}
+    course = {
+        "steps": steps,
+        "batch": batch,
+        "accumulate": accumulate,
+        "learning_rate": learning_rate,
+        "warmup": warmup,
+        "weight_decay": weight_decay,
+        "clip": clip,
+        "seed": seed,
+        "precision": precision,
+        "device": device,
+        "validate_every": validate_every,
+        "checkpoint_every": checkpoint_every,
+        "keep": keep,
+    }
+    given = {name: value for name, value in course.items() if value is not None}
+    plan = _resumed(out, files, given, shape, vocabulary) if resume else _new(files, given, shape, vocabulary, held_out)
+    _run(plan, out, watch, resume=resume, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is trained, on what, and how."""
+
+    config: Any
+    corpus: Corpus
+    tokenizer: Any
+    settings: Any
+
+    @property
+    def context(self) -> int:
+        """Tokens of a window."""
+        return int(self.settings.context or self.config.context)
+
+
+def _new(
+    files: list[Path], given: dict[str, Any], shape: dict[str, Any], vocabulary: str | None, held_out: float
+) -> _Plan:
+    from wherefrom.training.settings import Settings
+    from wherefrom.training.text import Corpus, byte_tokenizer, read_texts, train_tokenizer
+
+    settings = Settings(**given)
+    size = _vocabulary(vocabulary)
+    texts = read_texts(files)
+    from wherefrom.model.config import Config
+
+    tokenizer = byte_tokenizer() if size is None else train_tokenizer(texts, size)
+    sizes: dict[str, Any] = {"layers": 4, "width": 128, "heads": 4, "context": 128}
+    sizes |= {name: value for name, value in shape.items() if value is not None}
+    config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)
+    return _Plan(config, Corpus.of(texts, tokenizer, held_out=held_out), tokenizer, settings)
+
+
+def _resumed(
+    out: Path, files: list[Path], given: dict[str, Any], shape: dict[str, Any], vocabulary: str | None
+) -> _Plan:
+    """Return what a run's folder says; shape and vocabulary are in it and cannot be given again."""
+    again = [name for name, value in {**shape, "vocabulary": vocabulary}.items() if value is not None]
+    if again:
+        raise InputError(
+            f"--{again[0].replace('_', '-')}",
+            expected="none beside --resume",
+            given="one",
+            way_out="The model comes from the run's folder; leave it out.",
+        )
+    from wherefrom.model.checkpoint import read_folder
+    from wherefrom.training.run import latest, read_state
+    from wherefrom.training.settings import Settings
+    from wherefrom.training.text import Corpus, read_texts
+
+    place = latest(out)
+    state, checkpoint = read_state(place), read_folder(place)
+    share = state.validation_tokens / (state.train_tokens + state.validation_tokens)
+    corpus = Corpus.of(read_texts(files), checkpoint.tokenizer, held_out=share)
+    settings = Settings.from_json({**state.settings, **given})
+    return _Plan(checkpoint.config, corpus, checkpoint.tokenizer, settings)
+
+
+def _vocabulary(text: str | None) -> int | None:
+    if text is None or text == "bytes":
+        return None
+    if not text.isdecimal():
+        raise InputError(
+            "--vocabulary",
+            expected='"bytes" or a whole number',
+            given=f'"{text}"',
+            way_out="2048 suits a few megabytes of text.",
+        )
+    return int(text)
+
+
+def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bool) -> None:
+    from wherefrom.model.cost import parameters
+    from wherefrom.training.baselines import baselines
+    from wherefrom.training.loop import train as run
+    from wherefrom.training.watch import Watch, repeated_probe
+
+    plan.corpus.require(plan.context, plan.config.vocabulary)
+    looks = None if watch is None else Watch(out, repeated_probe(plan.corpus, min(WATCH_TOKENS, plan.context)), watch)
+    say = _silent if as_json else print_text
+    say(_opening(plan, parameters(plan.config)))
+    counted = baselines(plan.corpus, plan.context, windows=plan.settings.validate_windows)
+    with progress_bar(quiet=as_json) as bar:
+
+        def on_step(row: LogRow, transformer: Any) -> None:
+            if looks is not None:
+                looks(row, transformer)
+            if row.validation_loss is not None:
+                say(_step_line(row))
+
+        trained = run(
+            plan.config,
+            plan.corpus,
+            plan.tokenizer,
+            plan.settings,
+            out,
+            resume=resume,
+            on_step=on_step,
+            progress=None if bar is None else lambda done, total: bar("training", done, total),
+        )
+    if as_json:
+        print_json(_result(trained, counted, plan, out))
+    else:
+        print_text(_closing(trained, counted, plan, out, watched=looks is not None))
+
+
+def _silent(text: str) -> None:
+    """Print nothing."""
+
+
+def _opening(plan: _Plan, count: int) -> str:
+    config, corpus = plan.config, plan.corpus
+    layers = f"{config.layers} layer{'s' * (config.layers > 1)} of {config.heads} head{'s' * (config.heads > 1)}"
+    return (
+        f"{count:,} parameters: {layers}, width {config.width}, context {plan.context}\n"
+        f"{len(corpus.train):,} tokens to train on, {len(corpus.validation):,} held out, "
+        f"of {corpus.vocabulary:,} kinds\n"
+    )
+
+
+def _step_line(row: LogRow) -> str:
+    return (
+        f"step {row.step:>7,}  train loss {row.train_loss:.4f}  validation loss {row.validation_loss:.4f}  "
+        f"{row.tokens_per_second:>9,.0f} tokens/s"
+    )
+
+
+def _bits_a_byte(plan: _Plan) -> float:
+    """Return the factor from nats a token to bits a byte of the held-out text."""
+    import numpy as np
+
+    lengths = np.array([len(plan.tokenizer.token_bytes(number)) for number in range(plan.corpus.vocabulary)])
+    return float(len(plan.corpus.validation) / (lengths[plan.corpus.validation].sum() * np.log(2)))
+
+
+def _closing(trained: Trained, counted: Baselines, plan: _Plan, out: Path, *, watched: bool) -> str:
+    factor = _bits_a_byte(plan)
+    rows = [
+        ("this model", trained.validation_loss),
+        ("bigram: pairs counted", counted.bigram),
+        ("unigram: tokens counted", counted.unigram),
+        ("uniform: nothing known", counted.uniform),
+    ]
+    lines = ["", f"{'validation loss':<26}{'nats a token':>12}  {'bits a byte':>12}"]
+    lines += [f"{label:<26}{value:>12.4f}  {value * factor:>12.4f}" for label, value in rows]
+    lines += ["", f"model: {trained.checkpoint}", f'try:   wherefrom generate "..." --model {out}']
+    if trained.best != trained.checkpoint:
+        lines.append(f"lowest validation loss: {trained.best_validation_loss:.4f} at step {trained.best_step:,}")
+    if watched:
+        lines.append(f"heads: wherefrom watch {out}")
+    return "\n".join(lines)
+
+
+def _result(trained: Trained, counted: Baselines, plan: _Plan, out: Path) -> dict[str, Any]:
+    return {
+        "folder": str(out),
+        "checkpoint": str(trained.checkpoint),
+        "step": trained.step,
+        "tokens": trained.tokens,
+        "train_loss": trained.train_loss,
+        "validation_loss": trained.validation_loss,
+        "best_validation_loss": trained.best_validation_loss,
+        "best_step": trained.best_step,
+        "baselines": asdict(counted),
+        "bits_a_byte": trained.validation_loss * _bits_a_byte(plan),
+        "seconds": trained.seconds,
+        "units": {"loss": "nats a token"},
+    }
+
+
+@app.command(cls=Command)
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run trained with --watch.")],
+    figure: Annotated[
+        str, typer.Option(help="What of each head: induction, previous, first, entropy, ...")
+    ] = "induction",
+    as_json: Json = False,
+) -> None:
+    """Show how attention formed during a training run.
+
+    Draws one figure of every head over the steps, as it was measured on a row of different tokens that comes twice.
+    The numbers are in the folder's attention.csv.
+
+    \b
+    Examples:
+      wherefrom watch run
+      wherefrom watch run --figure previous
+    """
+    from wherefrom.training.watched import read_watched
+    from wherefrom.views.forming import check_figure, forming_lines
+
+    check_figure(figure)
+    watched = read_watched(folder)
+    if as_json:
+        print_json(_watched_json(watched, figure))
+        return
+    print_text("\n".join(forming_lines(watched, figure, name=folder.name)))
+
+
+def _watched_json(watched: Any, figure: str) -> dict[str, Any]:
+    import numpy as np
+
+    def plain(values: NDArray[np.float64]) -> Any:
+        cells = values.astype(object)
+        cells[~np.isfinite(values)] = None
+        return cells.tolist()
+
+    return {
+        "figure": figure,
+        "steps": watched.steps.tolist(),
+        "values": plain(watched.of(figure)),
+        "new_nats": plain(watched.new_nats),
+        "again_nats": plain(watched.again_nats),
+        "axes": "values: steps, layers, heads",
+    }
