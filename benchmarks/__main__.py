@@ -1,4 +1,5 @@
-"""Run the benchmarks and print their table: python -m benchmarks [forward] [evidence] [process].
+"""Run the benchmarks and print their table: python -m benchmarks [forward] [evidence] [process] [generation]
+[training].
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
@@ -7,10 +8,16 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, forward, process
+from benchmarks import evidence, forward, generation, process, training
 from benchmarks.measure import machine
 
-SUITES = {"evidence": evidence.run, "forward": forward.run, "process": process.run}
+SUITES = {
+    "evidence": evidence.run,
+    "forward": forward.run,
+    "generation": generation.run,
+    "process": process.run,
+    "training": training.run,
+}
 
 
 def main() -> int:

@@ -65,6 +65,11 @@ def at_most(what: str, ratios: list[float], bound: float, checked: str) -> Resul
     return Result(what, spread(ratios), f"<= {bound:g}", statistics.median(ratios) <= bound, checked)
 
 
+def at_least(what: str, ratios: list[float], bound: float, checked: str) -> Result:
+    """Return the line of a ratio whose median must not fall below a bound."""
+    return Result(what, spread(ratios), f">= {bound:g}", statistics.median(ratios) >= bound, checked)
+
+
 def in_fresh_process(module: str, *arguments: str) -> dict[str, float]:
     """Run `python -m module arguments` by itself and return the JSON that it prints last."""
     done = subprocess.run(

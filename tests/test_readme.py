@@ -35,14 +35,17 @@ def test_sample_is_what_the_command_prints(smollm: wherefrom.LanguageModel) -> N
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_python_blocks_run(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_blocks_run(
+    block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # one of them leaves a trained model behind
     exec(compile(block, "README.md", "exec"), {})
     assert capsys.readouterr().out.strip()
 
 
 def test_every_command_named_exists() -> None:
     named = set(re.findall(r"^(?:.*\| )?wherefrom (\w+)", README, re.MULTILINE))
-    assert named >= {"trace", "generate", "example"}
+    assert named >= {"trace", "generate", "train", "watch", "cost", "example"}
     listing = subprocess.run(
         [sys.executable, "-m", "wherefrom", "--help"], check=True, capture_output=True, text=True, env=os.environ
     ).stdout

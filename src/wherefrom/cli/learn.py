@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from wherefrom.cli.app import Command, Json, app
-from wherefrom.cli.printing import print_json, print_text
+import wherefrom
+from wherefrom.cli.app import Command, Json, Model, app
+from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.errors import InputError
+from wherefrom.views.streams import say
 
 
 @app.command(cls=Command)
@@ -69,6 +71,51 @@ def example(
         print_json(example_json(names, **rows, mask=mask, scale=scale))
     else:
         print_text(example_tables(names, **rows, mask=mask, scale=scale), end="")
+
+
+@app.command(cls=Command)
+def cost(
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            "--lengths", "-n", help='Tokens: "512,2048"; three up to the context unless given.', metavar="NUMBERS"
+        ),
+    ] = None,
+    parts: Annotated[bool, typer.Option("--parts", help="Also each part of a layer, at the longest length.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also run the model and time it, beside the count.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each length is timed.")] = 3,
+    model: Model = "smollm2",
+    as_json: Json = False,
+) -> None:
+    """Count what a pass costs, and where attention overtakes the rest.
+
+    Multiply-adds and bytes of a model at some lengths: in all, per layer, the share of attention's pair work and of
+    the feed-forward, what all n x n weights would take if they were formed, and what a recording takes. Then the
+    length from which the pair work is more than the feed-forward.
+
+    \b
+    Examples:
+      wherefrom cost
+      wherefrom cost --lengths 512,2048 --parts --measure
+      wherefrom cost --model path/to/checkpoint --json
+    """
+    asked = None if lengths is None else whole_numbers("--lengths", lengths)
+    loaded = wherefrom.load(model, say=say)
+    most = loaded.config.context
+    chosen = asked or tuple(sorted({max(1, most // 16), max(1, most // 4), most}))
+    with progress_bar(quiet=as_json or not measure) as bar:
+        told = None if bar is None else lambda done, total: bar("timing", done, total)
+        found = wherefrom.cost(loaded, chosen, measure=measure, repeats=repeats, progress=told)
+    if as_json:
+        print_json(found.to_json())
+        return
+    from wherefrom.views.cost import cost_table, part_table
+
+    print_text(cost_table(found), end="")
+    if parts:
+        print_text("\n" + part_table(found), end="")
 
 
 def _refuse_both(scaling: bool, own: dict[str, object]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,8 @@ from wherefrom.tokens import Tokenizer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# What folders of any model may be called: "model", and the checkpoints of a training run.
+GENERIC = re.compile(r"step-\d{8}|model|checkpoint")
 COPY_AGAIN = "Copy the model's folder again."
 CHOOSE = (
     'Nothing is downloaded from a hub: give "smollm2", the built-in model, or a local folder that holds config.json '
@@ -48,7 +51,7 @@ class ModelIdentity:
     """Which model it was.
 
     Attributes:
-        name: the folder's name.
+        name: the folder's name; of a training run's checkpoint with the run's ("run/step-00000800").
         path: the folder.
     """
 
@@ -114,7 +117,7 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
         given = f"{tokenizer.vocabulary_size} of them"
         expected = f"at most {config.vocabulary} tokens, the rows of the embedding"
         raise _refusal(f"{folder / 'tokenizer.json'}", expected, given, path=folder / "tokenizer.json")
-    return Checkpoint(config, tensors, tokenizer, ModelIdentity(folder.resolve().name, folder))
+    return Checkpoint(config, tensors, tokenizer, ModelIdentity(_name(folder), folder))
 
 
 def write_folder(folder: Path, transformer: Transformer, tokenizer: Tokenizer) -> None:
@@ -138,6 +141,13 @@ def write_folder(folder: Path, transformer: Transformer, tokenizer: Tokenizer) -
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint_tensors(config, own).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / "tokenizer.json").write_text(tokenizer.inner.to_str(), encoding="utf-8")
+
+
+def _name(folder: Path) -> str:
+    """Return what a model is called: its folder's name, behind the outer folder's where it says nothing alone."""
+    place = folder.resolve()
+    says_nothing = GENERIC.fullmatch(place.name) and place.parent.name
+    return f"{place.parent.name}/{place.name}" if says_nothing else place.name
 
 
 def _read_config(folder: Path) -> Config:

@@ -307,7 +307,9 @@ def open_generation(model: LanguageModel, text: str, max_tokens: int) -> OpenGen
             "the model",
             expected="one that writes",
             given=f"{model.name}, an encoder, which reads whole texts",
-            way_out="Ask it about a masked token: `wherefrom trace` with the mask in the text.",
+            way_out="Ask it about a masked token: `wherefrom trace` with the mask in the text."
+            if config.head != "none"
+            else "Record it, and ask for its attention.",
         )
     if config.kind == "encoder-decoder":
         source, first = read_prompt(model, text), start_tokens(model, None, room=max_tokens)

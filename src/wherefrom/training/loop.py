@@ -17,6 +17,7 @@ from wherefrom.errors import InputError, TrainingError
 from wherefrom.model.checkpoint import read_folder
 from wherefrom.model.config import Config
 from wherefrom.model.initial import draw
+from wherefrom.model.layouts import config_fields
 from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer
 from wherefrom.training import run as runs
@@ -219,6 +220,7 @@ def _check(task: Task) -> None:
             value=task.context,
         )
     corpus.require(task.context, task.config.vocabulary)
+    config_fields(task.config)  # a shape that its layout cannot write is refused now, not at the first checkpoint
     if tokenizer.vocabulary_size != corpus.vocabulary:
         raise InputError(
             "the tokenizer",
