@@ -143,11 +143,20 @@ def test_what_is_no_way_of_sampling(how: dict[str, Any], said: str) -> None:
     assert str(caught.value).removeprefix("the ").startswith(said.removeprefix("the "))
 
 
-@pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "3", None, True])
+@pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "3", True])
 def test_what_is_no_number_of_tokens(small: wherefrom.LanguageModel, max_tokens: Any) -> None:
     for verb in (generate, wherefrom.record_generation):
         with pytest.raises(InputError, match="the number of tokens to write: expected a whole number from 1 up"):
             verb(small, PROMPT, max_tokens=max_tokens)
+
+
+def test_unless_told_as_much_is_written_as_fits_up_to_fifty(small: wherefrom.LanguageModel) -> None:
+    context = small.config.context
+    assert len(generate(small, "a" * (context - 7)).ids) <= 7
+    long = [generate(small, "a" * length).ids for length in (3, context - 60)]
+    assert all(len(ids) == 50 or ids[-1] in small.config.eos_ids for ids in long)
+    with pytest.raises(InputError, match="and room for 1 more"):
+        generate(small, "a" * context)
 
 
 class Script:

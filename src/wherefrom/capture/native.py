@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.capture.recorder import Recorder
-from wherefrom.checks import as_index, whole
+from wherefrom.checks import as_index
 from wherefrom.errors import InputError
 from wherefrom.model.generate import Sampling, Step, Writer, open_generation, stop_strings
 from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model, start_tokens
@@ -118,7 +118,7 @@ def record_generation(
     model: LanguageModel,
     text: str,
     *,
-    max_tokens: int = 20,
+    max_tokens: int | None = None,
     sampling: Sampling | None = None,
     stop: str | Sequence[str] = (),
     stop_ids: Collection[int] | None = None,
@@ -131,7 +131,7 @@ def record_generation(
     Args:
         model: from `wherefrom.load`.
         text: the prompt; with an encoder, the text that it reads.
-        max_tokens: at most so many tokens are written, at least 1.
+        max_tokens: at most so many tokens are written, at least 1; 50, or as many as fit, unless given.
         sampling: greedy unless given.
         stop: strings that end the text; the tokens that spell one are in the recording.
         stop_ids: writing ends after one of these; the model's end-of-text tokens unless given.
@@ -141,9 +141,9 @@ def record_generation(
             larger than the memory that is free; an encoder alone, which writes nothing.
         RecordingError: a kernel's output or lse failed the self-check.
     """
-    max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
     writer = Writer(require_model(model).tokenizer, stop_strings(stop))
     opened = open_generation(model, text, max_tokens)
+    max_tokens = opened.room
     first, source = opened.first, opened.source
     start = time.perf_counter()
     recorder = _recorder(model, len(first) + max_tokens, 0 if source is None else len(source))

@@ -97,7 +97,9 @@ def trace(
 def generate(
     text: Text = None,
     file: File = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Write at most this many tokens.")] = 50,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Write at most this many tokens (50, or as many as fit).")
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Sample, with the logits divided by this; without it, greedy.")
     ] = None,

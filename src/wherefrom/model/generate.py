@@ -23,6 +23,9 @@ from wherefrom.model.language import LanguageModel, read_prompt, require_model, 
 from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer, Tokens
 
+MOST = 50
+"""So many tokens are written unless it is said how many."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -154,7 +157,8 @@ def steps(
 class Writer:
     """Turns generated tokens into text as soon as its characters are whole, and stops at given strings.
 
-    What could be the beginning of a stop string is held back until it is known not to be one.
+    What could be the beginning of a stop string is held back until it is known not to be one. The first to be complete
+    ends the text, and of two that end with the same character the longer: so it does not matter how tokens split it.
 
     Args:
         tokenizer: the model's.
@@ -178,17 +182,19 @@ class Writer:
 
     def close(self) -> str:
         """Return what was held back, now that nothing follows."""
-        last = "" if self.stopped is not None else self._held + self._decoder.decode(b"", final=True)
-        self._held = ""
-        self.pieces.append(last)
+        if self.stopped is not None:
+            return ""
+        last = self._release(self._decoder.decode(b"", final=True))  # part of a character becomes one, and may end it
+        self.pieces.append(self._held)
+        last, self._held = last + self._held, ""
         return last
 
     def _release(self, new: str) -> str:
         self._held += new
-        found = [(self._held.index(stop), stop) for stop in self._stops if stop in self._held]
+        found = [(self._held.index(stop) + len(stop), -len(stop), stop) for stop in self._stops if stop in self._held]
         if found:
-            at, self.stopped = min(found)
-            free, self._held = self._held[:at], ""
+            end, _, self.stopped = min(found)
+            free, self._held = self._held[: end - len(self.stopped)], ""
         else:
             at = len(self._held) - max((_begun(self._held, stop) for stop in self._stops), default=0)
             free, self._held = self._held[:at], self._held[at:]
@@ -231,7 +237,7 @@ def generate(
     model: LanguageModel,
     text: str,
     *,
-    max_tokens: int = 50,
+    max_tokens: int | None = None,
     sampling: Sampling | None = None,
     stop: str | Sequence[str] = (),
     on_text: Callable[[str], None] | None = None,
@@ -241,7 +247,7 @@ def generate(
     Args:
         model: from `wherefrom.load`.
         text: the prompt; with an encoder, the text that it reads.
-        max_tokens: at most so many tokens, at least 1.
+        max_tokens: at most so many tokens, at least 1; 50, or as many as the context has room for, unless given.
         sampling: greedy unless given.
         stop: strings that end the text; they are not part of it.
         on_text: called with each new piece of text as soon as its characters are whole.
@@ -251,9 +257,9 @@ def generate(
             that is empty or no text; an encoder alone, which writes nothing.
     """
     start = time.perf_counter()
-    max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
     writer = Writer(require_model(model).tokenizer, stop_strings(stop))
     opened = open_generation(model, text, max_tokens)
+    max_tokens = opened.room
     tell = on_text or (lambda piece: None)
     ids, ends = [], model.config.eos_ids
     for step in opened.steps(max_tokens=max_tokens, sampling=sampling, stop_ids=ends):
@@ -279,12 +285,14 @@ class OpenGeneration:
         first: the tokens that the decoder reads before it writes: the prompt, or the start mark.
         source: what the encoder reads; None without one.
         cache: with room for all.
+        room: how many tokens can be written.
     """
 
     transformer: Transformer
     first: Tokens
     source: Tokens | None
     cache: KeyValueCache
+    room: int
 
     def steps(self, *, attention: AttentionFunction = fused, **how: Any) -> Iterator[Step]:
         """Yield the tokens one by one; the arguments are those of the function `steps`."""
@@ -295,8 +303,13 @@ class OpenGeneration:
         yield from steps(self.transformer, self.first.ids, cache=self.cache, attention=attention, memory=memory, **how)
 
 
-def open_generation(model: LanguageModel, text: str, max_tokens: int) -> OpenGeneration:
+def open_generation(model: LanguageModel, text: str, max_tokens: int | None) -> OpenGeneration:
     """Return a generation after a prompt, or of what an encoder reads, ready to begin.
+
+    Args:
+        model: a decoder, or one with an encoder.
+        text: see `generate`, as with the next.
+        max_tokens: how many tokens are to be written at most; `MOST`, or as many as fit, unless given.
 
     Raises:
         InputError: an encoder alone; or as `read_prompt` refuses the text.
@@ -311,11 +324,15 @@ def open_generation(model: LanguageModel, text: str, max_tokens: int) -> OpenGen
             if config.head != "none"
             else "Record it, and ask for its attention.",
         )
+    if max_tokens is not None:
+        max_tokens = whole("the number of tokens to write", max_tokens, least=1, way_out="Ask for at least one.")
+    least = max_tokens or 1
     if config.kind == "encoder-decoder":
-        source, first = read_prompt(model, text), start_tokens(model, None, room=max_tokens)
+        source, first = read_prompt(model, text), start_tokens(model, None, room=least)
     else:
-        source, first = None, read_prompt(model, text, room=max_tokens)
-    return OpenGeneration(model.transformer, first, source, KeyValueCache(config, len(first) + max_tokens))
+        source, first = None, read_prompt(model, text, room=least)
+    room = max_tokens or min(MOST, config.context - len(first))
+    return OpenGeneration(model.transformer, first, source, KeyValueCache(config, len(first) + room), room)
 
 
 def stop_strings(stop: Any) -> tuple[str, ...]:

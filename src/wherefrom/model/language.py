@@ -174,7 +174,7 @@ def _fitting(model: LanguageModel, tokens: Tokens, room: int) -> Tokens:
         raise InputError(
             "the prompt",
             expected=f"at most {model.config.context} tokens (the context of {model.name})",
-            given=f"{len(tokens)} tokens{behind}",
+            given=f"{len(tokens)} token{'' if len(tokens) == 1 else 's'}{behind}",
             way_out="Shorten the text, or use a model with a longer context.",
             tokens=len(tokens),
             context=model.config.context,

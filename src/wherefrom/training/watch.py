@@ -7,8 +7,8 @@ attention is recorded like that of any model and asked like any recording, so th
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from wherefrom.capture.recorder import Recorder
 from wherefrom.checks import whole
 from wherefrom.errors import InputError, TrainingError
+from wherefrom.model.language import load
 from wherefrom.model.transformer import Transformer
 from wherefrom.questions.figures import figures_of
 from wherefrom.training.log import LogRow
@@ -55,22 +56,28 @@ def repeated_probe(corpus: Corpus, length: int, seed: int = 0) -> NDArray[np.int
 class Watch:
     """An `on_step` for `train` that writes the figures of every head to ``attention.csv`` in the run's folder.
 
-    Of a run that is resumed, the rows of steps that are made again are replaced.
+    Of a run that is resumed, the rows of steps that are made again are replaced, and one that was stopped between a
+    checkpoint and the look at it is looked at again, so that the table is that of an unbroken run.
 
     Attributes:
         folder: of the run.
         probe: the token ids, see `repeated_probe`.
         every: steps between two looks; the first step is looked at too.
+
+    Raises:
+        InputError: `every` is no whole number from 1 up.
+        TrainingError: the folder has an ``attention.csv`` that is another table, or cannot be read.
     """
 
     folder: Path
     probe: NDArray[np.int64]
     every: int = 50
-    _ready: bool = field(default=False, repr=False)
+    _next: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.folder = Path(self.folder)
         self.every = whole("the steps between two looks", self.every, least=1, way_out="50 is a good number.")
+        self._rows()  # what cannot be gone on with is refused before a run begins
 
     @property
     def path(self) -> Path:
@@ -83,20 +90,13 @@ class Watch:
         Raises:
             TrainingError: the table cannot be written.
         """
-        if row.step == 1 or row.step % self.every == 0:
-            rows = self.look(row.step, transformer)
-            try:
-                self._cut_from(row.step)
-                with self.path.open("a", encoding="utf-8", newline="") as file:
-                    file.write(_lines(rows))
-            except OSError as error:
-                raise TrainingError(
-                    f"{self.path}",
-                    expected="a place that can be written",
-                    given=f"{error.strerror}",
-                    way_out="Make room; the run's last checkpoint is whole.",
-                    path=self.path,
-                ) from error
+        if row.step != self._next:  # a run begins here, or goes on
+            self._begin(row.step, transformer)
+        self._next = row.step + 1
+        if self._is_time(row.step):
+            lines = _lines(self.look(row.step, transformer))
+            with self._writing(), self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(lines)
 
     @torch.inference_mode()
     def look(self, step: int, transformer: Transformer) -> list[list[str]]:
@@ -109,20 +109,40 @@ class Watch:
         new, again = (float(part.mean()) for part in (losses[: half - 1], losses[half:]))
         return list(rows_of(step, (figures_of(call, self.probe) for call in recorder.calls()), new, again))
 
-    def _cut_from(self, step: int) -> None:
-        """Begin the table, or leave in it what came before the first step that is looked at."""
-        if self._ready:
-            return
-        kept = [row for row in (read_rows(self.path) if self.path.exists() else []) if int(row["step"]) < step]
-        kept = kept if step > 1 else []
-        lines = _lines([list(COLUMNS), *([row[name] for name in COLUMNS] for row in kept)])
+    def _is_time(self, step: int) -> bool:
+        return step == 1 or step % self.every == 0
+
+    def _begin(self, step: int, transformer: Transformer) -> None:
+        """Begin the table, or leave in it what came before this step."""
+        kept = [row for row in self._rows() if int(row[0]) < step] if step > 1 else []
+        before, size = str(step - 1), transformer.config.layers * transformer.config.heads
+        place = self.folder / f"step-{step - 1:08d}"
+        if sum(row[0] == before for row in kept) < size and self._is_time(step - 1) and place.is_dir():
+            kept = [row for row in kept if row[0] != before]
+            kept += self.look(step - 1, load(place).transformer.to(transformer.embedding.weight.device))
         partial = self.path.with_name(f".{NAME}.partial")
-        partial.write_text(lines, encoding="utf-8", newline="")
-        partial.replace(self.path)
-        self._ready = True
+        with self._writing():
+            partial.write_text(_lines([list(COLUMNS), *kept]), encoding="utf-8", newline="")
+            partial.replace(self.path)
+
+    def _rows(self) -> list[list[str]]:
+        """Return the rows that are there."""
+        with self._writing():
+            return read_rows(self.path) if self.path.exists() else []
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(
+                f"{self.path}",
+                expected="a place that can be written",
+                given=f"{error.strerror}",
+                way_out="Make room; the run's last checkpoint is whole.",
+                path=self.path,
+            ) from error
 
 
 def _lines(rows: list[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    return "".join(",".join(row) + "\n" for row in rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from wherefrom.questions.figures import FIGURES, HeadFigures
 NAME = "attention.csv"
 OF_STEP = ("new_nats", "again_nats")
 COLUMNS = ("step", "layer", "head", *FIGURES, *OF_STEP)
+AWAY = "Move the file away and watch the run again."
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,24 +75,39 @@ def rows_of(step: int, layers: Iterable[HeadFigures], new: float, again: float) 
             yield [str(step), str(layer), str(head), *cells, repr(new), repr(again)]
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of an ``attention.csv`` as written; a last line that a killed run did not finish is left out.
+def read_rows(path: Path) -> list[list[str]]:
+    """Return the rows of an ``attention.csv`` as written; what a killed run did not finish is left out.
+
+    That is a last line without its end, and a last step of which heads are missing that the first step has.
 
     Raises:
-        TrainingError: the file is not such a table.
+        TrainingError: the file is not such a table; ``path`` says where, and ``line``, if it is one.
         OSError: it cannot be read.
     """
-    text = path.read_text(encoding="utf-8")
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    if lines and lines[0] != ",".join(COLUMNS):
-        raise TrainingError(
-            f"{path}",
-            expected=f"a table whose columns are {', '.join(COLUMNS)}",
-            given=repr(lines[0][:60]),
-            way_out="Move the file away and watch the run again.",
-            path=path,
-        )
-    return list(csv.DictReader(lines))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _refusal(path, "a table", f"no text (the byte 0x{error.object[error.start]:02X})", AWAY) from None
+    header, *lines = text.split("\n")[:-1] or [text]
+    if header != ",".join(COLUMNS):
+        given = repr(header[:60]) if text else "an empty file"
+        raise _refusal(path, f"a table whose columns are {', '.join(COLUMNS)}", given, AWAY)
+    rows = [_cells(line, number, path) for number, line in enumerate(lines, start=2)]
+    heads = sum(row[0] == rows[0][0] for row in rows)
+    last = sum(row[0] == rows[-1][0] for row in rows)
+    return rows[: len(rows) - last] if last < heads else rows
+
+
+def _cells(line: str, number: int, path: Path) -> list[str]:
+    cells = line.split(",")
+    try:
+        whole = [int(cell) for cell in cells[:3]]
+        numbers = [_number(cell) for cell in cells[3:]]
+    except ValueError:
+        whole, numbers = [-1], []
+    if min(whole) < 0 or len(numbers) != len(COLUMNS) - 3:
+        raise _refusal(path, f"{len(COLUMNS)} numbers in line {number}", repr(line[:60]), AWAY, line=number)
+    return cells
 
 
 def read_watched(folder: str | Path) -> Watched:
@@ -107,26 +123,34 @@ def read_watched(folder: str | Path) -> Watched:
     if not path.is_file():
         given = "none" if Path(folder).is_dir() else "no such folder"
         raise _refusal(path, f"a watched run: its {NAME}", given, "Train with --watch 50, or `on_step=Watch(...)`.")
-    rows = read_rows(path)
     try:
-        keys = np.array([[int(row[name]) for name in COLUMNS[:3]] for row in rows]).reshape(-1, 3)
-        numbers = {name: np.array([_number(row[name]) for row in rows]) for name in COLUMNS[3:]}
-    except (TypeError, ValueError) as error:
-        raise _refusal(path, "numbers in every row", f"something else ({error})") from error
+        rows = read_rows(path)
+    except OSError as error:
+        raise _refusal(path, "a table that can be read", f"{error.strerror}", "Check its permissions.") from error
+    if not rows:
+        raise _refusal(path, "at least one step", "none", "Train on: the first step is looked at.")
+    keys = np.array([[int(cell) for cell in row[:3]] for row in rows])
+    numbers = np.array([[_number(cell) for cell in row[3:]] for row in rows])
     steps = np.unique(keys[:, 0])
-    layers, heads = (int(keys[:, column].max(initial=-1)) + 1 for column in (1, 2))
-    whole = np.array([(s, layer, head) for s in steps for layer in range(layers) for head in range(heads)])
-    if not len(rows) or not np.array_equal(keys, whole):
-        raise _refusal(path, "one row for every step, layer and head, in order", f"{len(rows)} rows that are not")
-    shaped = {name: values.reshape(len(steps), layers, heads) for name, values in numbers.items()}
+    layers, heads = (int(keys[:, column].max()) + 1 for column in (1, 2))
+    shape = len(steps), layers, heads
+    if len(rows) != prod(shape) or not np.array_equal(keys, _in_order(steps, layers, heads)):
+        raise _refusal(path, "one row for every step, layer and head, in order", f"{len(rows)} rows that are not", AWAY)
+    shaped = {name: numbers[:, place].reshape(shape) for place, name in enumerate(COLUMNS[3:])}
     new, again = (shaped.pop(name)[:, 0, 0] for name in OF_STEP)
     return Watched(steps, shaped, new, again)
+
+
+def _in_order(steps: NDArray[np.int64], layers: int, heads: int) -> NDArray[np.int64]:
+    """Return the first three columns of a whole table."""
+    places = np.indices((len(steps), layers, heads)).reshape(3, -1).T
+    places[:, 0] = steps[places[:, 0]]
+    return places
 
 
 def _number(cell: str) -> float:
     return float(cell) if cell else np.nan
 
 
-def _refusal(path: Path, expected: str, given: str, way_out: str = "Watch the run again.") -> TrainingError:
-    facts: dict[str, Any] = {"path": path}
-    return TrainingError(f"{path}", expected=expected, given=given, way_out=way_out, **facts)
+def _refusal(path: Path, expected: str, given: str, way_out: str, **facts: Any) -> TrainingError:
+    return TrainingError(f"{path}", expected=expected, given=given, way_out=way_out, path=path, **facts)
