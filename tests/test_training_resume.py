@@ -249,6 +249,6 @@ def test_a_finished_run_says_so(unbroken: Trained) -> None:
         run(unbroken.checkpoint.parent, how={"resume": True})
     assert str(caught.value) == (
         f"the run in {unbroken.checkpoint.parent}: expected steps that are left, got a finished run, 40 of 40 steps. "
-        f"Its model is {unbroken.checkpoint}; to train it further, begin a new run from it."
+        f"Its model is {unbroken.checkpoint}; to train it further, begin a new run from it (--from)."
     )
     assert names(unbroken.checkpoint.parent) == before

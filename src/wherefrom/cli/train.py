@@ -11,6 +11,7 @@ import typer
 from wherefrom.cli.app import Command, Json, app
 from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.errors import InputError
+from wherefrom.views.streams import say
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
     from numpy.typing import NDArray
@@ -35,6 +36,12 @@ def train(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="UTF-8 text files, a document each.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder: checkpoints and tables.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's newest checkpoint.")] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Begin with this model's weights and vocabulary, not from nothing.", metavar="MODEL"
+        ),
+    ] = None,
     style: Annotated[Literal["llama", "gpt2"] | None, _option("Kind of decoder (llama).", SHAPE)] = None,
     layers: Annotated[int | None, _option("Blocks (4).", SHAPE)] = None,
     width: Annotated[int | None, _option("Numbers that stand for a token (128).", SHAPE)] = None,
@@ -64,9 +71,10 @@ def train(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a language model on text, from scratch.
+    """Train a language model on text.
 
-    Every position's next token is predicted in one causal pass. The end of the text is held out; the validation
+    It begins with random weights, or with those of another model. Every position's next token is predicted in
+    one causal pass. The end of the text is held out; the validation
     loss is printed beside what counting tokens (unigram) and pairs of tokens (bigram) would reach. Numbers in
     brackets are the defaults.
 
@@ -81,7 +89,7 @@ def train(
       wherefrom watch run
       wherefrom trace "def main(" --model run
     """
-    shape = {"layers": layers, "width": width, "heads": heads, "context": context, "style": style}
+    shape: dict[str, Any] = {"layers": layers, "width": width, "heads": heads, "context": context, "style": style}
     course = {
         "steps": steps,
         "batch": batch,
@@ -98,7 +106,13 @@ def train(
         "keep": keep,
     }
     given = {name: value for name, value in course.items() if value is not None}
-    plan = _resumed(out, files, given, shape, vocabulary) if resume else _new(files, given, shape, vocabulary, held_out)
+    shape = {name: value for name, value in {**shape, "vocabulary": vocabulary}.items() if value is not None}
+    if resume:
+        plan = _resumed(out, files, given, shape, start)
+    elif start is not None:
+        plan = _begun(start, files, given, shape, held_out)
+    else:
+        plan = _new(files, given, shape, held_out)
     _run(plan, out, watch, resume=resume, as_json=as_json)
 
 
@@ -110,6 +124,7 @@ class _Plan:
     corpus: Corpus
     tokenizer: Any
     settings: Any
+    begin: Any = None  # a transformer, where the weights are not drawn
 
     @property
     def context(self) -> int:
@@ -117,36 +132,47 @@ class _Plan:
         return int(self.settings.context or self.config.context)
 
 
-def _new(
-    files: list[Path], given: dict[str, Any], shape: dict[str, Any], vocabulary: str | None, held_out: float
-) -> _Plan:
+def _new(files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
+    """Return the training of a model with random weights."""
     from wherefrom.training.settings import Settings
     from wherefrom.training.text import Corpus, byte_tokenizer, read_texts, train_tokenizer
 
     settings = Settings(**given)
-    size = _vocabulary(vocabulary)
+    size = _vocabulary(shape.pop("vocabulary", None))
     texts = read_texts(files)
     from wherefrom.model.config import Config
 
     tokenizer = byte_tokenizer() if size is None else train_tokenizer(texts, size)
-    sizes: dict[str, Any] = {"layers": 4, "width": 128, "heads": 4, "context": 128}
-    sizes |= {name: value for name, value in shape.items() if value is not None}
+    sizes: dict[str, Any] = {"layers": 4, "width": 128, "heads": 4, "context": 128} | shape
     config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)
     return _Plan(config, Corpus.of(texts, tokenizer, held_out=held_out), tokenizer, settings)
 
 
-def _resumed(
-    out: Path, files: list[Path], given: dict[str, Any], shape: dict[str, Any], vocabulary: str | None
-) -> _Plan:
-    """Return what a run's folder says; shape and vocabulary are in it and cannot be given again."""
-    again = [name for name, value in {**shape, "vocabulary": vocabulary}.items() if value is not None]
-    if again:
-        raise InputError(
-            f"--{again[0].replace('_', '-')}",
-            expected="none beside --resume",
-            given="one",
-            way_out="The model comes from the run's folder; leave it out.",
-        )
+def _begun(start: str, files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
+    """Return the further training of a model; of its shape, only the length of the windows can be chosen."""
+    import wherefrom
+    from wherefrom.training.settings import Settings
+    from wherefrom.training.text import Corpus, read_texts
+
+    context = shape.pop("context", None)
+    _refuse_shape(shape, "--from", "The shape and the vocabulary are that model's; leave it out.")
+    settings = Settings(**given, context=context)
+    texts = read_texts(files)
+    model = wherefrom.load(start, say=say)
+    corpus = Corpus.of(texts, model.tokenizer, held_out=held_out)
+    return _Plan(model.config, corpus, model.tokenizer, settings, begin=model.transformer)
+
+
+def _refuse_shape(shape: dict[str, Any], beside: str, way_out: str) -> None:
+    if shape:
+        name = f"--{next(iter(shape)).replace('_', '-')}"
+        raise InputError(name, expected=f"none beside {beside}", given="one", way_out=way_out)
+
+
+def _resumed(out: Path, files: list[Path], given: dict[str, Any], shape: dict[str, Any], start: str | None) -> _Plan:
+    """Return what a run's folder says; the shape of its model is in it and cannot be given again."""
+    again = {**shape, **({"from": start} if start is not None else {})}
+    _refuse_shape(again, "--resume", "The model comes from the run's folder; leave it out.")
     from wherefrom.model.checkpoint import read_folder
     from wherefrom.training.run import latest, read_state
     from wherefrom.training.settings import Settings
@@ -181,27 +207,34 @@ def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bo
 
     plan.corpus.require(plan.context, plan.config.vocabulary)
     looks = None if watch is None else Watch(out, repeated_probe(plan.corpus, min(WATCH_TOKENS, plan.context)), watch)
-    say = _silent if as_json else print_text
-    say(_opening(plan, parameters(plan.config)))
-    counted = baselines(plan.corpus, plan.context, windows=plan.settings.validate_windows)
+    show = _silent if as_json else print_text
+    opened: list[bool] = []
     with progress_bar(quiet=as_json) as bar:
+
+        def progress(done: int, total: int) -> None:
+            if not opened:  # the run's folder has been looked at, and is right
+                show(_opening(plan, parameters(plan.config)))
+                opened.append(True)
+            if bar is not None:
+                bar("training", done, total)
 
         def on_step(row: LogRow, transformer: Any) -> None:
             if looks is not None:
                 looks(row, transformer)
             if row.validation_loss is not None:
-                say(_step_line(row))
+                show(_step_line(row))
 
         trained = run(
-            plan.config,
+            plan.begin or plan.config,
             plan.corpus,
             plan.tokenizer,
             plan.settings,
             out,
             resume=resume,
             on_step=on_step,
-            progress=None if bar is None else lambda done, total: bar("training", done, total),
+            progress=progress,
         )
+    counted = baselines(plan.corpus, plan.context, windows=plan.settings.validate_windows)
     if as_json:
         print_json(_result(trained, counted, plan, out))
     else:

@@ -170,7 +170,7 @@ class Trainer:
                 f"the run in {place.parent}",
                 expected="steps that are left",
                 given=f"a finished run, {state.step} of {task.settings.steps} steps",
-                way_out=f"Its model is {place}; to train it further, begin a new run from it.",
+                way_out=f"Its model is {place}; to train it further, begin a new run from it (--from).",
                 path=place.parent,
                 step=state.step,
                 checkpoint=place,

@@ -117,9 +117,10 @@ class Watch:
         kept = [row for row in self._rows() if int(row[0]) < step] if step > 1 else []
         before, size = str(step - 1), transformer.config.layers * transformer.config.heads
         place = self.folder / f"step-{step - 1:08d}"
-        if sum(row[0] == before for row in kept) < size and self._is_time(step - 1) and place.is_dir():
+        if sum(row[0] == before for row in kept) < size:  # killed before its last look was written, or within it
             kept = [row for row in kept if row[0] != before]
-            kept += self.look(step - 1, load(place).transformer.to(transformer.embedding.weight.device))
+            if self._is_time(step - 1) and place.is_dir():
+                kept += self.look(step - 1, load(place).transformer.to(transformer.embedding.weight.device))
         partial = self.path.with_name(f".{NAME}.partial")
         with self._writing():
             partial.write_text(_lines([list(COLUMNS), *kept]), encoding="utf-8", newline="")
