@@ -110,3 +110,21 @@ def test_a_pass_over_one_token_takes_it(taken: list[tuple[int, ...]]) -> None:
         parts.append(model(ids[:, 5:], cache=cache))
     assert taken == 2 * [(1, 1, 64), (1, 1, 64), (1, 1, 4096)]
     assert worst(torch.cat(parts, dim=1), expected) <= 1e-4
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 61), (2, 37, 61), (3, 5, 4, 61)])
+def test_our_rms_norm_is_torchs(shape: tuple[int, ...]) -> None:
+    ours, theirs = layers.RMSNorm(61, eps=1e-5), torch.nn.RMSNorm(61, eps=1e-5)
+    weight, x = drawn(61, seed=2), 3.0 * drawn(*shape)
+    with torch.no_grad():
+        ours.weight.copy_(weight)
+        theirs.weight.copy_(weight)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
+    assert ours(x.bfloat16()).dtype == torch.promote_types(torch.bfloat16, ours.weight.dtype)
+    assert ours(x.double()).dtype == torch.float64
+    gradients = []
+    for norm in (ours, theirs):
+        leaf = x.clone().requires_grad_(True)
+        norm(leaf).square().sum().backward()
+        gradients.append((leaf.grad, norm.weight.grad))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-4)

@@ -25,7 +25,7 @@ from wherefrom.errors import InputError
 from wherefrom.model.attention_function import AttentionFunction, Part, Site, fused
 from wherefrom.model.cache import KeyValueCache
 from wherefrom.model.config import Config
-from wherefrom.model.layers import ACTIVATIONS, Embedding, Linear, norm
+from wherefrom.model.layers import ACTIVATIONS, Embedding, Linear, RMSNorm, norm
 from wherefrom.model.positions import Rotary, rotate, sinusoids
 
 ANYTHING = Mask.bidirectional()
@@ -66,8 +66,8 @@ class Attention(nn.Module):
         self.value = Linear(config.width, shared, bias=bias)
         self.output = Linear(inner, config.width, bias=config.output_bias)
         normed = config.query_key_norm
-        self.query_norm = nn.RMSNorm(config.head_size, eps=config.norm_epsilon) if normed else nn.Identity()
-        self.key_norm = nn.RMSNorm(config.head_size, eps=config.norm_epsilon) if normed else nn.Identity()
+        self.query_norm = RMSNorm(config.head_size, eps=config.norm_epsilon) if normed else nn.Identity()
+        self.key_norm = RMSNorm(config.head_size, eps=config.norm_epsilon) if normed else nn.Identity()
         self.head_size, self.scale = config.head_size, config.head_size**-0.5
         self.site = site
 

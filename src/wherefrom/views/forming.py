@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 
+from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
+from wherefrom.readable import readable
+from wherefrom.views.cells import count, fitted
 
 if TYPE_CHECKING:  # drawing needs no torch
     from wherefrom.training.watched import Watched
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CELLS = 48
+LABEL = 9
+"""Cells of a head's name and the blanks behind it."""
+NAME = 30
+"""Cells of a run's name at most."""
+WIDTH = 80
+TOP = 24
+"""Heads that are drawn unless more are asked for: they fit on a screen."""
 SHARES = ("largest", "first", "itself", "previous", "duplicate", "induction")
 LEVEL = 0.5
 MEANINGS = {
@@ -28,62 +40,101 @@ MEANINGS = {
     "induction": "weight on what followed the same token before, mean of the rows that have such",
     "largest_score": "largest score of any permitted pair",
 }
+Place: TypeAlias = tuple[int, int]
+"""A layer and a head."""
 
 
-def forming_lines(watched: Watched, figure: str = "induction", *, name: str = "") -> Iterator[str]:
+def forming_lines(
+    watched: Watched, figure: str = "induction", *, name: str = "", layer: int | None = None, top: int = TOP
+) -> Iterator[str]:
     """Yield lines of at most 80 cells: a chart a head, the first and last value beside it, then the probe's losses.
 
     Args:
         watched: from `wherefrom.training.watched.read_watched`.
         figure: one of `MEANINGS`.
         name: of the run.
+        layer: whose heads are drawn; those of all unless given.
+        top: at most so many heads are drawn, those whose figure changes most.
 
     Raises:
-        InputError: there is no such figure.
+        InputError: there is no such figure or layer, or `top` is below 1.
     """
     values = watched.of(figure)
+    heads = _heads(values, layer)
+    drawn = _changed_most(values, heads, whole("top", top, least=1, way_out="Say how many heads you want."))
     places = _places(len(watched.steps))
-    first, last = int(watched.steps[0]), int(watched.steps[-1])
-    yield f"{figure} of every head{f' in {name}' if name else ''}, steps {first:,} to {last:,}"
-    yield f"({MEANINGS[figure]};"
-    yield "measured on a row of different tokens that comes twice)"
+    yield from _title(watched, figure, name, layer)
     yield ""
-    low, high = (0.0, 1.0) if figure in SHARES else _range(values)
-    yield f"{'head':<9}{'first':>8}  {'':<{len(places)}}  {'last':>8}"
-    for layer in range(values.shape[1]):
-        for head in range(values.shape[2]):
-            series = values[:, layer, head]
-            yield f"L{layer} H{head:<5}{_value(series[0])}  {_chart(series[places], low, high)}  {_value(series[-1])}"
+    low, high = (0.0, 1.0) if figure in SHARES else _range(np.array([values[:, place[0], place[1]] for place in drawn]))
+    yield f"{'head':<{LABEL}}{'first':>8}  {'':<{len(places)}}  {'last':>8}"
+    for place in drawn:
+        yield _line(_label(place), values[:, place[0], place[1]], places, low, high)
+    if len(drawn) < len(heads):
+        yield f"those {len(drawn)} of {len(heads)} heads whose figure changes most"
     yield ""
     yield from _losses(watched, places)
-    yield f"charts: {low:.3g} (lowest) to {high:.3g} (highest); a cell is one look" + (
-        "" if len(places) == len(watched.steps) else f", {len(places)} of {len(watched.steps)} are drawn"
+    yield from _filled(
+        f"charts: {low:.3g} (lowest) to {high:.3g} (highest); a cell is one look"
+        + ("" if len(places) == len(watched.steps) else f", {len(places)} of {len(watched.steps):,} are drawn")
     )
-    yield from _onsets(watched, figure)
+    yield from _onsets(watched, figure, heads)
+
+
+def _title(watched: Watched, figure: str, name: str, layer: int | None) -> Iterator[str]:
+    first, last = int(watched.steps[0]), int(watched.steps[-1])
+    run = f" in {fitted(readable(name), NAME, pad=False)}" if name else ""
+    whose = "every head" if layer is None else f"every head of layer {layer}"
+    title, steps = f"{figure} of {whose}{run}", f"steps {first:,} to {last:,}"
+    yield from [f"{title}, {steps}"] if cell_len(title) + len(steps) + 2 <= WIDTH else [f"{title},", steps]
+    yield from _filled(f"({MEANINGS[figure]}; measured on a row of different tokens that comes twice)")
+
+
+def _filled(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
+
+
+def _heads(values: NDArray[np.float64], layer: int | None) -> list[Place]:
+    layers, heads = values.shape[1:]
+    chosen = range(layers) if layer is None else (check_index("layer", layer, layers),)
+    return [(number, head) for number in chosen for head in range(heads)]
+
+
+def _changed_most(values: NDArray[np.float64], heads: list[Place], most: int) -> list[Place]:
+    """Return the heads whose largest and smallest value lie furthest apart, in their order."""
+
+    def change(place: Place) -> float:
+        known = values[:, place[0], place[1]][np.isfinite(values[:, place[0], place[1]])]
+        return float(known.max() - known.min()) if known.size else -1.0
+
+    return sorted(sorted(heads, key=change, reverse=True)[:most])
+
+
+def _label(place: Place) -> str:
+    return f"L{place[0]} H{place[1]}"
+
+
+def _line(label: str, series: NDArray[np.float64], places: NDArray[np.int64], low: float, high: float) -> str:
+    return f"{label:<{LABEL}}{_value(series[0])}  {_chart(series[places], low, high)}  {_value(series[-1])}"
 
 
 def _losses(watched: Watched, places: NDArray[np.int64]) -> Iterator[str]:
-    both = np.concatenate((watched.new_nats, watched.again_nats))
-    low, high = min(0.0, float(both.min())), float(both.max())
+    _, high = _range(np.concatenate((watched.new_nats, watched.again_nats)))
     for label, series in (("new", watched.new_nats), ("again", watched.again_nats)):
-        yield f"{label:<9}{_value(series[0])}  {_chart(series[places], low, high)}  {_value(series[-1])}"
+        yield _line(label, series, places, 0.0, high)
     yield f"loss of the row, in nats a token: new at its first coming, again at its second; 0 to {high:.3g}"
 
 
-def _onsets(watched: Watched, figure: str) -> Iterator[str]:
+def _onsets(watched: Watched, figure: str, heads: list[Place]) -> Iterator[str]:
     if figure not in SHARES:
         return
-    layers, heads = watched.of(figure).shape[1:]
-    found = [
-        (watched.onset(figure, layer, head, LEVEL), layer, head) for layer in range(layers) for head in range(heads)
-    ]
-    reached = sorted((step, layer, head) for step, layer, head in found if step is not None)
+    found = [(watched.onset(figure, *place, LEVEL), place) for place in heads]
+    reached = sorted((step, place) for step, place in found if step is not None)
     if not reached:
         yield f"no head reaches {LEVEL}"
-    for step, layer, head in reached[:4]:
-        yield f"L{layer} H{head} reaches {LEVEL} at step {step:,}"
-    if len(reached) > 4:
-        yield f"and {len(reached) - 4} more heads later"
+    for step, place in reached[:4]:
+        yield f"{_label(place)} reaches {LEVEL} at step {step:,}"
+    if more := len(reached[4:]):
+        yield f"and {count(more, 'more head')}, no sooner"
 
 
 def _places(looks: int) -> NDArray[np.int64]:
@@ -107,7 +158,10 @@ def _chart(series: NDArray[np.float64], low: float, high: float) -> str:
 
 
 def _value(value: float) -> str:
-    return f"{value:>8.3f}" if np.isfinite(value) else f"{'-':>8}"
+    if not np.isfinite(value):
+        return f"{'-':>8}"
+    text = f"{value:.3f}"
+    return f"{text if len(text) <= 8 else f'{value:.1e}':>8}"
 
 
 def check_figure(figure: str) -> str:
