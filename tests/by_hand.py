@@ -6,6 +6,21 @@ from wherefrom.attention import Mask, attend
 from wherefrom.recording import Call, ModelFacts, Recording
 from wherefrom.tokens import Token, Tokens
 
+PER_HEAD = np.random.default_rng(5).random((6, 7, 7)) < 0.5
+PER_HEAD[:, 4] = False  # a destination that may read nothing in any head
+PER_HEAD[2, 5] = False  # and one that may read nothing in one head
+MASKS = {
+    "causal": Mask(),
+    "window of 1": Mask(window=1),
+    "window of 3": Mask(window=3),
+    "bidirectional": Mask.bidirectional(),
+    "bidirectional window": Mask.bidirectional(window=2),
+    "padding before": Mask(padding=np.arange(7) >= 2),  # destinations 0 and 1 may read nothing
+    "padding behind": Mask.bidirectional(padding=np.arange(7) < 4),
+    "another map a head": Mask.bidirectional(explicit=PER_HEAD),
+    "both": Mask(window=4, explicit=PER_HEAD),
+}
+
 
 def call_of(q, k, v=None, *, mask=None, scale=1.0, layer=0):
     """The call that records q [H, T, D] over k [K, S, D], its lse from the double-precision page."""

@@ -10,26 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wherefrom
-from by_hand import call_of, random_call, recording_of
+from by_hand import MASKS, call_of, random_call, recording_of
 from wherefrom import InputError, Mask, Scope, attend, readers, sources, weights
 from wherefrom.questions import column_of_weights, row_of_weights, window_of_weights
 from wherefrom.questions.asked import mean_row
 
 TEXT = "which byte was read by whom, and how much?!"  # 43 bytes, a token each
-PER_HEAD = np.random.default_rng(5).random((6, 7, 7)) < 0.5
-PER_HEAD[:, 4] = False  # a destination that may read nothing in any head
-PER_HEAD[2, 5] = False  # and one that may read nothing in one head
-MASKS = {
-    "causal": Mask(),
-    "window of 1": Mask(window=1),
-    "window of 3": Mask(window=3),
-    "bidirectional": Mask.bidirectional(),
-    "bidirectional window": Mask.bidirectional(window=2),
-    "padding before": Mask(padding=np.arange(7) >= 2),  # destinations 0 and 1 may read nothing
-    "padding behind": Mask.bidirectional(padding=np.arange(7) < 4),
-    "another map a head": Mask.bidirectional(explicit=PER_HEAD),
-    "both": Mask(window=4, explicit=PER_HEAD),
-}
 
 
 @pytest.fixture(scope="module")

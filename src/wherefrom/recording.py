@@ -157,7 +157,7 @@ class Recording:
         tokens: what it read.
         calls: one a layer, in the order of the layers; with an encoder its calls first, then the decoder's
             self-attention, then its cross-attention.
-        predictions: for the positions that were asked for, in their order; the last position always.
+        predictions: for the positions that were asked for, in their order; of a decoder the last one always.
         written_from: the position of the first generated token, None if all of the text was given. Row t - 1 wrote
             token t.
         seconds: how long the pass took, wall clock, self-checks included.
