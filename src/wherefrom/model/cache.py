@@ -45,6 +45,7 @@ class KeyValueCache:
                 given=str(end),
                 way_out="Make the cache with a larger capacity.",
             )
-        self.keys[layer][:, :, self.length : end] = k
-        self.values[layer][:, :, self.length : end] = v
-        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+        keys, values = self.keys[layer], self.values[layer]
+        keys.narrow(2, self.length, k.shape[2]).copy_(k)
+        values.narrow(2, self.length, v.shape[2]).copy_(v)
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end)

@@ -46,8 +46,9 @@ def one_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     is read about twice as fast as through the general product, which keeps it to one thread.
     `torch.nn.functional.linear` is the twin.
     """
-    column = x.reshape(1, -1).T.expand(PIECES, -1, 1)  # PIECES inputs 1; these strides pick the fast kernel
-    pieces = weight.view(PIECES, -1, weight.shape[1])  # PIECES outputs/PIECES inputs
+    outputs, inputs = weight.shape
+    column = x.reshape(-1).as_strided((PIECES, inputs, 1), (0, 1, inputs))  # these strides pick the fast kernel
+    pieces = weight.view(PIECES, outputs // PIECES, inputs)
     y = torch.bmm(pieces, column).view(*x.shape[:-1], -1)
     return y if bias is None else y + bias
 
