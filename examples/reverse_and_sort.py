@@ -46,12 +46,12 @@ def vocabulary() -> Tokenizer:
     return Tokenizer(inner)
 
 
-def pairs(count: int, chance: random.Random, *, held_out: bool) -> list[tuple[str, str]]:
+def pairs(count: int, chance: random.Random, *, held_out: bool, longest: int = LONGEST) -> list[tuple[str, str]]:
     """Return (source, target) texts; a tenth of all strings is held out, and no string is ever on both sides."""
     found = []
     while len(found) < count:
         task = chance.choice(list(TASKS))
-        digits = "".join(chance.choices(DIGITS, k=chance.randint(1, LONGEST)))
+        digits = "".join(chance.choices(DIGITS, k=chance.randint(1, longest)))
         if (hash_of(task + digits) % 10 == 0) == held_out:
             found.append((task + digits, TASKS[task](digits)))
     return found
@@ -79,8 +79,10 @@ def real(ids: Tensor) -> Tensor:
     return (ids == END).cumsum(dim=1) - (ids == END).int() == 0
 
 
-def learn(steps: int = STEPS, *, seed: int = 0, say: bool = True) -> tuple[Transformer, Tokenizer]:
-    """Return a model that was trained for some steps."""
+def learn(
+    steps: int = STEPS, *, seed: int = 0, longest: int = LONGEST, say: bool = True
+) -> tuple[Transformer, Tokenizer]:
+    """Return a model that was trained for some steps, on strings of at most so many digits."""
     tokenizer, chance = vocabulary(), random.Random(seed)
     config = Config.encoder_decoder(
         layers=2, width=64, heads=4, vocabulary=END + 1, context=32, start_id=START, eos_ids=(END,)
@@ -91,7 +93,7 @@ def learn(steps: int = STEPS, *, seed: int = 0, say: bool = True) -> tuple[Trans
         optimizer, lambda step: min((step + 1) / 200, max(0.05, 1 - step / steps))
     )
     for step in range(1, steps + 1):
-        source, read, write = batch_of(tokenizer, pairs(BATCH, chance, held_out=False))
+        source, read, write = batch_of(tokenizer, pairs(BATCH, chance, held_out=False, longest=longest))
         memory = model.encode(source, padding=real(source))
         logits = model(read, memory=memory, memory_padding=real(source))  # B T N
         losses = F.cross_entropy(logits.transpose(1, 2), write, reduction="none")  # B T
@@ -102,15 +104,15 @@ def learn(steps: int = STEPS, *, seed: int = 0, say: bool = True) -> tuple[Trans
         optimizer.step()
         schedule.step()
         if say and step % 250 == 0:
-            share = exact(model, tokenizer, 300)
+            share = exact(model, tokenizer, 300, longest=longest)
             print(f"step {step:>5}  loss {loss.item():.4f}  {share:.1%} of 300 held-out strings exact")
     return model.eval().requires_grad_(False), tokenizer
 
 
 @torch.no_grad()
-def exact(model: Transformer, tokenizer: Tokenizer, count: int, seed: int = 1) -> float:
+def exact(model: Transformer, tokenizer: Tokenizer, count: int, seed: int = 1, *, longest: int = LONGEST) -> float:
     """Return the share of held-out strings of which the model writes every digit, and then its end mark."""
-    source, _, write = batch_of(tokenizer, pairs(count, random.Random(seed), held_out=True))
+    source, _, write = batch_of(tokenizer, pairs(count, random.Random(seed), held_out=True, longest=longest))
     memory = model.encode(source, padding=real(source))
     written = torch.full((count, 1), START)
     for _ in range(write.shape[1]):
@@ -120,10 +122,10 @@ def exact(model: Transformer, tokenizer: Tokenizer, count: int, seed: int = 1) -
     return float(right.all(dim=1).float().mean())
 
 
-def aligned(model: wherefrom.LanguageModel, count: int, seed: int = 2) -> tuple[int, int]:
+def aligned(model: wherefrom.LanguageModel, count: int, seed: int = 2, *, longest: int = LONGEST) -> tuple[int, int]:
     """Return how often the largest knock-out is the digit that was written next, of how many digits written."""
     hits = total = 0
-    for source, target in pairs(count, random.Random(seed), held_out=True):
+    for source, target in pairs(count, random.Random(seed), held_out=True, longest=longest):
         first = 1  # behind the task's token
         digits = source.split(" ")[1]
         for place in range(len(target)):

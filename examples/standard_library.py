@@ -42,15 +42,17 @@ def modules(megabytes: float, seed: int = 0) -> list[Path]:
     return chosen
 
 
-def learn(folder: Path, *, megabytes: float = MEGABYTES, steps: int = 800, **shape: int) -> tuple[Trained, Baselines]:
+def learn(
+    folder: Path, *, megabytes: float = MEGABYTES, vocabulary: int = VOCABULARY, steps: int = 800, **shape: int
+) -> tuple[Trained, Baselines]:
     """Return the trained model and what counting gives on the same held-out tokens."""
     texts = read_texts(modules(megabytes))
-    tokenizer = train_tokenizer(texts, VOCABULARY)
+    tokenizer = train_tokenizer(texts, vocabulary)
     corpus = Corpus.of(texts, tokenizer)
     sizes = {"layers": 4, "width": 128, "heads": 4, "context": 128} | shape
     config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)
     settings = Settings(steps=steps, learning_rate=2e-3, validate_every=200, validate_windows=256, checkpoint_every=400)
-    watch = Watch(folder, repeated_probe(corpus, 64), every=50)
+    watch = Watch(folder, repeated_probe(corpus, min(64, config.context)), every=50)
 
     def on_step(row: LogRow, transformer: Transformer) -> None:
         watch(row, transformer)

@@ -6,7 +6,8 @@
 
 The verbs: `load` a model; `trace` a prediction; `generate` text; `forecast` the size of a recording, `record` a pass
 and ask it for `weights`, `sources`, `readers` and `head_figures`; `knock_out` sources and `rerun` a text with a cut;
-`train` a decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is needed.
+`train` a decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is
+needed.
 """
 
 from __future__ import annotations

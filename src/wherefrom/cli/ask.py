@@ -62,8 +62,7 @@ def trace(
     \b
     Examples:
       wherefrom trace "When Mary and John went to the store, John gave a drink to"
-      wherefrom trace "When Mary and John went to the store, John gave a drink to" \\
-          --target Mary --against John
+      wherefrom trace "The capital of Italy is" --target Rome --against Paris
       wherefrom trace --file notes.txt --top 20
       echo "The capital of Italy is" | wherefrom trace --json | jq .sources
     """
@@ -118,7 +117,7 @@ def generate(
     \b
     Examples:
       wherefrom generate "Once upon a time"
-      wherefrom generate "Once upon a time" --temperature 0.8 --top-p 0.9 --seed 1
+      wherefrom generate "Once upon a time" --temperature 0.8 --seed 1
       wherefrom generate "The three primary colours are" --stop "."
     """
     prompt = read_text(text, file)

@@ -48,7 +48,8 @@ def example(
       wherefrom example
       wherefrom example --q "1,0; 0,2; 0,3"
       wherefrom example --scaling
-      wherefrom example --tokens "a b" --q "1; 2" --k "1; 1" --v "1,0,0; 0,1,0" --bidirectional
+      wherefrom example --tokens "a b" --q "1; 2" --k "1; 1" --v "1,0,0; 0,1,0" \\
+          --bidirectional
     """
     own = {"--q": q, "--k": k, "--v": v, "--tokens": tokens, "--window": window, "--scale": scale}
     if scaling or sizes is not None:
@@ -104,7 +105,7 @@ def cost(
     asked = None if lengths is None else whole_numbers("--lengths", lengths)
     loaded = wherefrom.load(model, say=say)
     most = loaded.config.context
-    chosen = asked or tuple(sorted({max(1, most // 16), max(1, most // 4), most}))
+    chosen = tuple(sorted({max(1, most // 16), max(1, most // 4), most})) if asked is None else asked
     with progress_bar(quiet=as_json or not measure) as bar:
         told = None if bar is None else lambda done, total: bar("timing", done, total)
         found = wherefrom.cost(loaded, chosen, measure=measure, repeats=repeats, progress=told)
@@ -137,7 +138,7 @@ def _print_scaling(sizes: str | None, as_json: bool) -> None:
     if as_json:
         print_json(scaling_json(rows))
     else:
-        print_text(scaling_table(rows))
+        print_text(scaling_table(rows), end="")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

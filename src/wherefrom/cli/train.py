@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # nothing heavy before the options are understood
 SHAPE = "Shape of the model"
 COURSE = "Course of the training"
 KEEPING = "What is measured and kept"
+HELD_OUT = 0.1
 WATCH_TOKENS = 64
 
 
@@ -62,7 +64,7 @@ def train(
         Literal["auto", "float32", "bfloat16"] | None, _option("Of matrix products (auto).", COURSE)
     ] = None,
     device: Annotated[str | None, _option('Such as "cpu" or "cuda" (auto).', COURSE)] = None,
-    held_out: Annotated[float, _option("Share of the text, at its end, for validation.", KEEPING)] = 0.1,
+    held_out: Annotated[float | None, _option("Share of the text, at its end, for validation (0.1).", KEEPING)] = None,
     validate_every: Annotated[int | None, _option("Steps between two validation losses (250).", KEEPING)] = None,
     checkpoint_every: Annotated[int | None, _option("Steps between two checkpoints (250).", KEEPING)] = None,
     keep: Annotated[int | None, _option("How many checkpoints stay (2).", KEEPING)] = None,
@@ -74,18 +76,18 @@ def train(
     """Train a language model on text.
 
     It begins with random weights, or with those of another model. Every position's next token is predicted in
-    one causal pass. The end of the text is held out; the validation
-    loss is printed beside what counting tokens (unigram) and pairs of tokens (bigram) would reach. Numbers in
-    brackets are the defaults.
+    one causal pass. The end of the text is held out; the validation loss is printed beside what counting tokens
+    (unigram) and pairs of tokens (bigram) would reach. Numbers in brackets are the defaults.
 
     The folder holds whole checkpoints, which trace, generate and cost read like any model: --model FOLDER. A run
-    that was interrupted goes on with --resume, and ends in the same weights, bit for bit.
+    that was interrupted goes on with --resume and the same text, and ends in the same weights, bit for bit; one
+    that was watched goes on being watched.
 
     \b
     Examples:
       wherefrom train book.txt --out run
       wherefrom train book.txt --out run --resume
-      wherefrom train *.py --out run --vocabulary 2048 --layers 6 --width 256 --watch 50
+      wherefrom train *.py --out run --vocabulary 2048 --width 256 --watch 50
       wherefrom watch run
       wherefrom trace "def main(" --model run
     """
@@ -108,11 +110,12 @@ def train(
     given = {name: value for name, value in course.items() if value is not None}
     shape = {name: value for name, value in {**shape, "vocabulary": vocabulary}.items() if value is not None}
     if resume:
-        plan = _resumed(out, files, given, shape, start)
-    elif start is not None:
-        plan = _begun(start, files, given, shape, held_out)
+        plan = _resumed(out, files, given, {**shape, **_known(start, held_out)})
+        watch = _watched_every(out) if watch is None else watch
     else:
-        plan = _new(files, given, shape, held_out)
+        _check_new(out)
+        share = HELD_OUT if held_out is None else held_out
+        plan = _new(files, given, shape, share) if start is None else _begun(start, files, given, shape, share)
     _run(plan, out, watch, resume=resume, as_json=as_json)
 
 
@@ -132,19 +135,46 @@ class _Plan:
         return int(self.settings.context or self.config.context)
 
 
+def _check_new(out: Path) -> None:
+    """Refuse a folder for a new run that is no folder, or a model's: it would be read instead of the run."""
+    given = "a file" if out.is_file() else "a model's folder" if (out / "config.json").exists() else None
+    if given is not None:
+        raise InputError(
+            f"--out {out}", expected="a folder for a run", given=given, way_out="Name another: it is made.", path=out
+        )
+
+
+def _known(start: str | None, held_out: float | None) -> dict[str, Any]:
+    """Return what a run's folder says, if it was given again."""
+    given = {"from": start, "held_out": held_out}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _watched_every(out: Path) -> int | None:
+    """Return the steps between two looks of a run that was watched, None if it was not."""
+    from wherefrom.training.watched import NAME, read_rows
+
+    if not (out / NAME).exists():
+        return None
+    rows = read_rows(out / NAME)
+    return int(rows[-1][-1]) if rows else None
+
+
 def _new(files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
     """Return the training of a model with random weights."""
     from wherefrom.training.settings import Settings
     from wherefrom.training.text import Corpus, byte_tokenizer, read_texts, train_tokenizer
 
-    settings = Settings(**given)
+    settings, tokenizer = Settings(**given), byte_tokenizer()
     size = _vocabulary(shape.pop("vocabulary", None))
     texts = read_texts(files)
     from wherefrom.model.config import Config
 
-    tokenizer = byte_tokenizer() if size is None else train_tokenizer(texts, size)
     sizes: dict[str, Any] = {"layers": 4, "width": 128, "heads": 4, "context": 128} | shape
-    config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)
+    config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)  # refused before a vocabulary is learnt
+    if size is not None:
+        tokenizer = train_tokenizer(texts, size)
+        config = replace(config, vocabulary=tokenizer.vocabulary_size)
     return _Plan(config, Corpus.of(texts, tokenizer, held_out=held_out), tokenizer, settings)
 
 
@@ -169,10 +199,9 @@ def _refuse_shape(shape: dict[str, Any], beside: str, way_out: str) -> None:
         raise InputError(name, expected=f"none beside {beside}", given="one", way_out=way_out)
 
 
-def _resumed(out: Path, files: list[Path], given: dict[str, Any], shape: dict[str, Any], start: str | None) -> _Plan:
-    """Return what a run's folder says; the shape of its model is in it and cannot be given again."""
-    again = {**shape, **({"from": start} if start is not None else {})}
-    _refuse_shape(again, "--resume", "The model comes from the run's folder; leave it out.")
+def _resumed(out: Path, files: list[Path], given: dict[str, Any], again: dict[str, Any]) -> _Plan:
+    """Return what a run's folder says; the shape of its model, and the like, cannot be given again."""
+    _refuse_shape(again, "--resume", "It comes from the run's folder; leave it out.")
     from wherefrom.model.checkpoint import read_folder
     from wherefrom.training.run import latest, read_state
     from wherefrom.training.settings import Settings
@@ -280,11 +309,11 @@ def _closing(trained: Trained, counted: Baselines, plan: _Plan, out: Path, *, wa
     ]
     lines = ["", f"{'validation loss':<26}{'nats a token':>12}  {'bits a byte':>12}"]
     lines += [f"{label:<26}{value:>12.4f}  {value * factor:>12.4f}" for label, value in rows]
-    lines += ["", f"model: {trained.checkpoint}", f'try:   wherefrom generate "..." --model {out}']
-    if trained.best != trained.checkpoint:
+    lines += ["", f"model: {trained.checkpoint}", f'try:   wherefrom generate "..." --model {quote(str(out))}']
+    if trained.best_step != trained.step:
         lines.append(f"lowest validation loss: {trained.best_validation_loss:.4f} at step {trained.best_step:,}")
     if watched:
-        lines.append(f"heads: wherefrom watch {out}")
+        lines.append(f"heads: wherefrom watch {quote(str(out))}")
     return "\n".join(lines)
 
 
@@ -311,17 +340,19 @@ def watch(
     figure: Annotated[
         str, typer.Option(help="What of each head: induction, previous, first, entropy, ...")
     ] = "induction",
+    layer: Annotated[int | None, typer.Option(help="Draw this layer's heads only (from 0).")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many heads to draw, of more those that change most.")] = 24,
     as_json: Json = False,
 ) -> None:
     """Show how attention formed during a training run.
 
     Draws one figure of every head over the steps, as it was measured on a row of different tokens that comes twice.
-    The numbers are in the folder's attention.csv.
+    The numbers of all heads are in the folder's attention.csv, and in the JSON.
 
     \b
     Examples:
       wherefrom watch run
-      wherefrom watch run --figure previous
+      wherefrom watch run --figure previous --layer 0
     """
     from wherefrom.training.watched import read_watched
     from wherefrom.views.forming import check_figure, forming_lines
@@ -331,7 +362,7 @@ def watch(
     if as_json:
         print_json(_watched_json(watched, figure))
         return
-    print_text("\n".join(forming_lines(watched, figure, name=folder.name)))
+    print_text("\n".join(forming_lines(watched, figure, name=folder.resolve().name, layer=layer, top=top)))
 
 
 def _watched_json(watched: Any, figure: str) -> dict[str, Any]:

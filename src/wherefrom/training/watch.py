@@ -25,6 +25,7 @@ from wherefrom.model.transformer import Transformer
 from wherefrom.questions.figures import figures_of
 from wherefrom.training.log import LogRow
 from wherefrom.training.text import Corpus
+from wherefrom.training.trainer import own_copy
 from wherefrom.training.watched import COLUMNS, NAME, read_rows, rows_of
 
 
@@ -94,9 +95,10 @@ class Watch:
             self._begin(row.step, transformer)
         self._next = row.step + 1
         if self._is_time(row.step):
-            lines = _lines(self.look(row.step, transformer))
+            rows = self.look(row.step, transformer)
+            header = [] if self.path.exists() else [list(COLUMNS)]
             with self._writing(), self.path.open("a", encoding="utf-8", newline="") as file:
-                file.write(lines)
+                file.write(_lines([*header, *rows]))
 
     @torch.inference_mode()
     def look(self, step: int, transformer: Transformer) -> list[list[str]]:
@@ -107,29 +109,33 @@ class Watch:
         losses = F.cross_entropy(logits, ids[0, 1:], reduction="none")  # loss t is that of token t + 1
         half = len(self.probe) // 2
         new, again = (float(part.mean()) for part in (losses[: half - 1], losses[half:]))
-        return list(rows_of(step, (figures_of(call, self.probe) for call in recorder.calls()), new, again))
+        figures = (figures_of(call, self.probe) for call in recorder.calls())
+        return list(rows_of(step, figures, new, again, self.every))
 
     def _is_time(self, step: int) -> bool:
         return step == 1 or step % self.every == 0
 
     def _begin(self, step: int, transformer: Transformer) -> None:
-        """Begin the table, or leave in it what came before this step."""
+        """Leave in the table what came before this step; if that is nothing, the first look makes it."""
         kept = [row for row in self._rows() if int(row[0]) < step] if step > 1 else []
         before, size = str(step - 1), transformer.config.layers * transformer.config.heads
         place = self.folder / f"step-{step - 1:08d}"
         if sum(row[0] == before for row in kept) < size:  # killed before its last look was written, or within it
             kept = [row for row in kept if row[0] != before]
             if self._is_time(step - 1) and place.is_dir():
-                kept += self.look(step - 1, load(place).transformer.to(transformer.embedding.weight.device))
+                device = transformer.embedding.weight.device
+                kept += self.look(step - 1, own_copy(load(place).transformer).to(device))  # in memory as in training
         partial = self.path.with_name(f".{NAME}.partial")
         with self._writing():
-            partial.write_text(_lines([list(COLUMNS), *kept]), encoding="utf-8", newline="")
-            partial.replace(self.path)
+            if kept:
+                partial.write_text(_lines([list(COLUMNS), *kept]), encoding="utf-8", newline="")
+                partial.replace(self.path)
+            else:
+                self.path.unlink(missing_ok=True)
 
     def _rows(self) -> list[list[str]]:
         """Return the rows that are there."""
-        with self._writing():
-            return read_rows(self.path) if self.path.exists() else []
+        return read_rows(self.path) if self.path.exists() else []
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from wherefrom.errors import InputError, TrainingError
 from wherefrom.questions.figures import FIGURES, HeadFigures
 
 NAME = "attention.csv"
-OF_STEP = ("new_nats", "again_nats")
+OF_STEP = ("new_nats", "again_nats", "every")
 COLUMNS = ("step", "layer", "head", *FIGURES, *OF_STEP)
 AWAY = "Move the file away and watch the run again."
 
@@ -66,13 +66,21 @@ class Watched:
         return self.figures[figure]
 
 
-def rows_of(step: int, layers: Iterable[HeadFigures], new: float, again: float) -> Iterator[list[str]]:
-    """Yield the table's rows of one step in the order of `COLUMNS`; a figure without a value is an empty cell."""
+def rows_of(step: int, layers: Iterable[HeadFigures], new: float, again: float, every: int) -> Iterator[list[str]]:
+    """Yield the table's rows of one step in the order of `COLUMNS`; a figure without a value is an empty cell.
+
+    Args:
+        step: how many updates had been made.
+        layers: the figures of each.
+        new: the mean loss of the probe's first half, in nats a token.
+        again: that of its second half.
+        every: steps between two looks, for whoever goes on with the run.
+    """
     for layer, figures in enumerate(layers):
         for head in range(len(figures.entropy)):
             values = [getattr(figures, name)[head] for name in FIGURES]
             cells = ["" if np.ma.is_masked(value) else repr(float(value)) for value in values]
-            yield [str(step), str(layer), str(head), *cells, repr(new), repr(again)]
+            yield [str(step), str(layer), str(head), *cells, repr(new), repr(again), str(every)]
 
 
 def read_rows(path: Path) -> list[list[str]]:
@@ -81,13 +89,14 @@ def read_rows(path: Path) -> list[list[str]]:
     That is a last line without its end, and a last step of which heads are missing that the first step has.
 
     Raises:
-        TrainingError: the file is not such a table; ``path`` says where, and ``line``, if it is one.
-        OSError: it cannot be read.
+        TrainingError: the file cannot be read, or is not such a table; ``path`` says where, and ``line``, if it is one.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise _refusal(path, "a table", f"no text (the byte 0x{error.object[error.start]:02X})", AWAY) from None
+    except OSError as error:
+        raise _refusal(path, "a table that can be read", f"{error.strerror}", AWAY) from error
     header, *lines = text.split("\n")[:-1] or [text]
     if header != ",".join(COLUMNS):
         given = repr(header[:60]) if text else "an empty file"
@@ -101,7 +110,7 @@ def read_rows(path: Path) -> list[list[str]]:
 def _cells(line: str, number: int, path: Path) -> list[str]:
     cells = line.split(",")
     try:
-        whole = [int(cell) for cell in cells[:3]]
+        whole = [int(cell) for cell in (*cells[:3], cells[-1])]
         numbers = [_number(cell) for cell in cells[3:]]
     except ValueError:
         whole, numbers = [-1], []
@@ -123,10 +132,7 @@ def read_watched(folder: str | Path) -> Watched:
     if not path.is_file():
         given = "none" if Path(folder).is_dir() else "no such folder"
         raise _refusal(path, f"a watched run: its {NAME}", given, "Train with --watch 50, or `on_step=Watch(...)`.")
-    try:
-        rows = read_rows(path)
-    except OSError as error:
-        raise _refusal(path, "a table that can be read", f"{error.strerror}", "Check its permissions.") from error
+    rows = read_rows(path)
     if not rows:
         raise _refusal(path, "at least one step", "none", "Train on: the first step is looked at.")
     keys = np.array([[int(cell) for cell in row[:3]] for row in rows])
@@ -137,7 +143,7 @@ def read_watched(folder: str | Path) -> Watched:
     if len(rows) != prod(shape) or not np.array_equal(keys, _in_order(steps, layers, heads)):
         raise _refusal(path, "one row for every step, layer and head, in order", f"{len(rows)} rows that are not", AWAY)
     shaped = {name: numbers[:, place].reshape(shape) for place, name in enumerate(COLUMNS[3:])}
-    new, again = (shaped.pop(name)[:, 0, 0] for name in OF_STEP)
+    new, again, _ = (shaped.pop(name)[:, 0, 0] for name in OF_STEP)
     return Watched(steps, shaped, new, again)
 
 

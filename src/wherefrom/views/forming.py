@@ -121,7 +121,7 @@ def _losses(watched: Watched, places: NDArray[np.int64]) -> Iterator[str]:
     _, high = _range(np.concatenate((watched.new_nats, watched.again_nats)))
     for label, series in (("new", watched.new_nats), ("again", watched.again_nats)):
         yield _line(label, series, places, 0.0, high)
-    yield f"loss of the row, in nats a token: new at its first coming, again at its second; 0 to {high:.3g}"
+    yield from _filled(f"loss in nats a token: new of the first coming, again of the second; 0 to {high:.3g}")
 
 
 def _onsets(watched: Watched, figure: str, heads: list[Place]) -> Iterator[str]:
