@@ -14,8 +14,13 @@ import wherefrom
 from kinds import CONFIGS, DECODERS, MASK, PAIRS, small_model
 from test_trace import SCHEMA
 from wherefrom import Cut, Destination, InputError, Scope, Target, knock_out, knock_out_heads
-from wherefrom.attention import attend
-from wherefrom.model.attention_function import plain
+from wherefrom.attention import Mask, attend
+from wherefrom.capture.fused import attend_masked
+from wherefrom.capture.recorder import Recorder
+from wherefrom.model.attention_function import Site, fused, plain, strips
+from wherefrom.model.cache import KeyValueCache
+from wherefrom.questions import row_of_weights
+from wherefrom.views.terminal import trace_lines
 
 TEXT = "The bridge was [MASK] it"
 WRITTEN = "Die Br\u00fccke"
@@ -126,10 +131,15 @@ def test_knock_outs_of_single_heads_are_what_running_everything_again_says(kind,
 def test_a_source_beyond_the_window_costs_nothing():
     at = Destination(small_model("mistral"), recorded("mistral"), 10)
     assert at.readable() == {7, 8, 9, 10}
-    nats = knock_out(at, Target(97)).nats
-    assert nats.shape == (11,)
-    np.testing.assert_allclose(nats[:7], 0.0, atol=CLOSE)
-    assert np.abs(nats[7:]).min() > 1e-4
+    measured = knock_out(at, Target(97), [(source,) for source in range(11)])
+    np.testing.assert_allclose(measured.nats[:7], 0.0, atol=CLOSE)
+    assert np.abs(measured.nats[7:]).min() > 1e-4
+    assert knock_out(at, Target(97)).cuts == ((7,), (8,), (9,), (10,))  # only what can be read is cut unless asked for
+    traced = wherefrom.trace(small_model("mistral"), TEXT, position=10)
+    assert [source["position"] for source in traced.to_json()["sources"]] == [7, 8, 9, 10]
+    assert np.isnan(traced.nats).tolist() == [True] * 7 + [False] * 4
+    assert set(traced.order.tolist()) == {7, 8, 9, 10}
+    assert "others" not in "".join(line.plain for line in trace_lines(traced))
     with pytest.raises(InputError, match=r"at most 3, so that something is left to read, got 4 of 4"):
         knock_out(at, Target(97), [(7, 8, 9, 10)])
 
@@ -242,7 +252,7 @@ REFUSED = [
     ("llama", {"written": "a"}, "the written text: expected none, got one, for llama, which has no encoder"),
     ("bert", {"written": "a"}, "the written text: expected none"),
     ("llama", {"through": "cross"}, 'through: expected "self", got "cross", for llama'),
-    ("marian", {"written": ""}, "the prompt: expected some text, got nothing"),
+    ("marian", {"written": ""}, "the written text: expected some text, got nothing"),
     ("marian", {"position": 1}, "the position: expected a whole number from 0 to 0, got 1"),
 ]
 
@@ -293,3 +303,105 @@ def test_questions_about_each_map_of_an_encoder_decoder_name_its_tokens():
     assert len(wherefrom.readers(pair, 3, part="encoder", top=99)) == len(pair.source)
     assert "12 heads of the encoder (2 layers x 6)" in wherefrom.sources(pair, 3, part="encoder").question
     assert "18 heads of cross-attention (3 layers x 6)" in wherefrom.sources(pair, 3, kind="cross").question
+
+
+def test_the_encoder_of_a_pair_is_cut_by_running_everything_again_only():
+    at = Destination(small_model("marian"), recorded("marian"))
+    for ask in (
+        lambda scope: knock_out(at, Target(97), scope=scope),
+        lambda s: knock_out_heads(at, Target(97), [0], scope=s),
+    ):
+        with pytest.raises(
+            InputError, match="the scope: expected the part that predicts, the decoder, got the encoder"
+        ):
+            ask(Scope(part="encoder"))
+    ids, source_ids = at.recording.tokens.ids, at.recording.source.ids
+    cut = Cut((4,), (1,), Scope(part="encoder"))
+    with pytest.raises(InputError, match="hold_others: expected False for a cut in the encoder"):
+        wherefrom.rerun(at.model, ids, cut, source_ids=source_ids, hold_others=True)
+    changed = wherefrom.rerun(at.model, ids, cut, source_ids=source_ids)
+    assert float((changed - wherefrom.rerun(at.model, ids, Cut((), ()), source_ids=source_ids)).abs().max()) > 1e-3
+
+
+def test_a_cut_leaves_something_within_the_window():
+    model, ids = small_model("mistral"), recorded("mistral").tokens.ids
+    with pytest.raises(InputError, match="left to read for destination 8, which reads 5 to 8, got all of it cut"):
+        wherefrom.rerun(model, ids, Cut((8,), (5, 6, 7, 8)))
+    assert torch.isfinite(wherefrom.rerun(model, ids, Cut((8,), (5, 6, 7)))).all()
+
+
+def test_figures_of_an_encoder_decoder_are_of_one_part_at_a_time():
+    model = small_model("marian")
+    recording = wherefrom.record(model, "abc", written="xyz")  # four tokens each
+    own, encoder = wherefrom.head_figures(recording), wherefrom.head_figures(recording, part="encoder")
+    assert [row[:2] for row in own.rows] == [(layer, head) for layer in range(3) for head in range(6)]
+    assert [row[:2] for row in encoder.rows] == [(layer, head) for layer in range(2) for head in range(6)]
+    alone = wherefrom.head_figures(wherefrom.record(model, "abc", written="x"), part="encoder")
+    assert encoder.rows == alone.rows
+    with pytest.raises(InputError, match="got self of the encoder"):
+        wherefrom.head_figures(recorded("llama"), part="encoder")
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "windowed encoder"])
+def test_a_padded_text_is_recorded_as_one_text(kind):
+    model, ids = small_model(kind), torch.arange(70, 80)[None]
+    padding = torch.tensor([[True] * 7 + [False] * 3])
+    recorder, alone = Recorder(3, 10), Recorder(3, 7)
+    with torch.inference_mode():
+        model.transformer.stream(ids, attention=recorder, padding=padding)
+        model.transformer.stream(ids[:, :7], attention=alone)
+    for padded, short in zip(recorder.calls(), alone.calls(), strict=True):
+        assert padded.mask.padding.shape == (10,)
+        for row in range(7):
+            weights = row_of_weights(padded, row)
+            assert weights.shape == (6, 10)
+            np.testing.assert_allclose(weights[:, :7], row_of_weights(short, row), atol=2e-5)
+            assert not weights[:, 7:].any()
+
+
+def test_a_cache_remembers_which_of_the_source_is_padding():
+    model = small_model("marian").transformer
+    source = torch.tensor([[70, 71, 72, 256, 256]])
+    padding = torch.tensor([[True, True, True, True, False]])
+    with torch.inference_mode():
+        memory = model.encode(source, padding=padding)
+        cache = KeyValueCache(model.config, 4)
+        model(torch.tensor([[258, 65]]), cache=cache, memory=memory, memory_padding=padding)
+        stepped = model(torch.tensor([[66]]), cache=cache)[0, -1]
+        whole = model(torch.tensor([[258, 65, 66]]), memory=memory, memory_padding=padding)[0, -1]
+    torch.testing.assert_close(stepped, whole, rtol=0, atol=CLOSE)
+
+
+def test_windows_of_a_pair_say_which_attention_they_show():
+    pair = recorded("marian")
+    windows = [
+        wherefrom.weights(pair, layer=0, head=0, destinations=range(2), sources=range(2), **which)
+        for which in ({}, {"kind": "cross"}, {"part": "encoder"})
+    ]
+    assert [(window.kind, window.part) for window in windows] == [
+        ("self", "decoder"), ("cross", "decoder"), ("self", "encoder"),
+    ]  # fmt: skip
+    assert len({window.question for window in windows}) == 3
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 5, 300, 700])
+def test_a_window_is_computed_in_strips_that_give_the_same(causal, window):
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, heads, 1201, 8, generator=generator) for heads in (4, 2, 2))
+    padding = np.arange(1201) < np.array([[1201], [900]])
+    for mask in (Mask(causal, window), Mask(causal, window, padding=padding)):
+        site = Site(0, "here")
+        ours = fused(q, k, v, mask=mask, scale=0.3, site=site)
+        dense = plain(q, k, v, mask=mask, scale=0.3, site=site)
+        torch.testing.assert_close(ours[0], dense[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours[1, :, :900], dense[1, :, :900], rtol=1e-5, atol=1e-5)
+        pieces = list(strips(mask, 1201, 1201))
+        assert (len(pieces) > 1) == (window < 600)
+        assert max(columns.stop - columns.start for _, columns, _ in pieces) <= max(
+            1201 if window >= 600 else 0, 3 * 300
+        )
+    one = Mask(causal, window)
+    alone = attend_masked(q[:1], k[:1], v[:1], mask=one, scale=0.3)
+    dense_lse = attend(q[0], k[0], v[0], one, scale=0.3).lse.filled(np.nan)
+    np.testing.assert_allclose(alone.lse[0], dense_lse, rtol=1e-5, atol=1e-5)

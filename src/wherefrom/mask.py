@@ -7,7 +7,7 @@ declares the shape letters. Rows and columns are indices; positions are what the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,6 +74,18 @@ class Mask:
     def all_permitted(self) -> bool:
         """True where every destination may read every source, however many there are."""
         return not self.causal and self.window is None and self.padding is None and self.explicit is None
+
+    def within(self, S: int) -> Mask:
+        """Return the same rule for S sources: a window that no pair of them can leave is dropped."""
+        return replace(self, window=None) if self.window is not None and self.window >= S else self
+
+    def piece(self, rows: slice, columns: slice) -> Mask:
+        """Return the rule of a piece of the map, whose rows and columns count from 0 again; without an explicit mask.
+
+        The first row must not stand before the first column.
+        """
+        padding = None if self.padding is None else self.padding[..., columns]
+        return replace(self, offset=self.offset + rows.start - columns.start, padding=padding)
 
     def permitted(self, destinations: Indices, sources: Indices) -> Bools:
         """Return a piece of the map, bool [.., len(destinations), len(sources)], True where permitted.

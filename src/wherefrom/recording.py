@@ -126,6 +126,7 @@ class ModelFacts:
         context: the most tokens that it reads.
         kind: "decoder", "encoder", or "encoder-decoder".
         encoder_layers: layers of an encoder beside the decoder; 0 where there is one stack.
+        window: how many keys a destination reads at most, its own included; None is no limit.
     """
 
     name: str
@@ -137,6 +138,7 @@ class ModelFacts:
     context: int
     kind: str = "decoder"
     encoder_layers: int = 0
+    window: int | None = None
 
     @property
     def part(self) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError
-from wherefrom.model.attention_function import permitted_tensor
+from wherefrom.model.attention_function import permitted_tensor, strips
 
 STRIP = 128
 """Rows that the slow twin holds at a time: 128 x S scores a head, small beside the keys themselves."""
@@ -86,6 +86,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, limits: Limits, scale: float) -> 
         lse = lse.masked_fill(limits.dead, -torch.inf)
         output = output.masked_fill(limits.dead.unsqueeze(-1), 0.0)
     return Attended(output, lse.float(), kernel)
+
+
+def attend_masked(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Attended:
+    """Return the same under a mask's rule; a window costs what it lets be read, not n x n.
+
+    Raises:
+        InputError: as `attend`.
+    """
+    parts = []
+    for rows, columns, rule in strips(mask, q.shape[2], k.shape[2]):
+        own = q[:, :, rows], k[:, :, columns], v[:, :, columns]
+        limits = Limits.of_mask(rule, own[0].shape[2], own[1].shape[2], q)
+        parts.append(attend(*own, limits=limits, scale=scale))
+    if len(parts) == 1:
+        return parts[0]
+    outputs, sums, kernels = zip(*parts, strict=True)
+    return Attended(torch.cat(outputs, dim=2), torch.cat(sums, dim=2), kernels[0])
 
 
 def attend_in_strips(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.capture.recorder import Recorder
-from wherefrom.checks import as_index
+from wherefrom.checks import as_index, check_index, check_items
 from wherefrom.errors import InputError
 from wherefrom.model.generate import Sampling, Step, Writer, open_generation, stop_strings
 from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model, start_tokens
@@ -40,6 +40,7 @@ def facts_of(model: LanguageModel) -> ModelFacts:
         context=config.context,
         kind=config.kind,
         encoder_layers=config.encoder_layers,
+        window=config.window,
     )
 
 
@@ -71,7 +72,7 @@ def record(
     text: str | Tokens,
     *,
     written: str | Tokens | None = None,
-    predictions: Literal["last", "all"] = "last",
+    predictions: Literal["last", "all"] | Sequence[int] = "last",
     progress: Callable[[int, int], None] | None = None,
 ) -> Recording:
     """Return the recording of one pass over a text: every call's q, k, v and lse, checked, in memory.
@@ -82,30 +83,25 @@ def record(
         model: from `wherefrom.load`.
         text: the prompt, or its tokens; with an encoder beside the decoder, the text that the encoder reads.
         written: with an encoder, the text that the decoder has written so far, or its tokens, start mark included.
-        predictions: keep what the model expected after the last position only, or after every one; in an encoder, at
-            its masked positions only, or at every one. An encoder without a head predicts nothing.
+        predictions: keep what the model expected after the last position only ("last"), after every one ("all"), or
+            after some, by number; in an encoder at its masked positions only, at every one, or at some. An encoder
+            without a head predicts nothing.
         progress: called after each call of attention with (calls done, calls in all).
 
     Raises:
         InputError: the prompt is no text, empty, blank, or longer than the model's context; tokens that are not this
-            model's; predictions that are neither "last" nor "all"; a recording larger than the memory that is free.
+            model's; predictions that are neither "last" nor "all" nor positions; a recording larger than the memory
+            that is free.
         RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
     """
     source, tokens = _texts(require_model(model), text, written)
-    if predictions not in ("last", "all"):
-        raise InputError(
-            "predictions",
-            expected='"last" or "all"',
-            given=repr(predictions),
-            way_out="Keep what the model expected after the last position only, or after every one.",
-        )
+    positions = _predicting(model, tokens, predictions)
     start = time.perf_counter()
     recorder = _recorder(model, len(tokens), 0 if source is None else len(source), progress)
     transformer = model.transformer
     memory = None if source is None else transformer.encode(torch.tensor([source.ids]), attention=recorder)
     x = transformer.stream(torch.tensor([tokens.ids]), attention=recorder, memory=memory)[0]  # T M
     kept: list[Prediction] = []
-    positions = _predicting(model, tokens, every=predictions == "all")
     for first in range(0, len(positions), ROWS_AT_ONCE):
         rows = positions[first : first + ROWS_AT_ONCE]
         kept += _predictions(transformer.logits(x[rows]), rows, tokens.ids if model.config.causal else ())
@@ -192,11 +188,22 @@ def refuse_written(model: LanguageModel, written: Any) -> None:
         )
 
 
-def _predicting(model: LanguageModel, tokens: Tokens, *, every: bool) -> list[int]:
+def _predicting(model: LanguageModel, tokens: Tokens, asked: Any) -> list[int]:
     """Return the positions whose predictions are kept."""
+    if isinstance(asked, str) or asked is None:
+        if asked not in ("last", "all"):
+            raise InputError(
+                "predictions",
+                expected='"last" or "all"',
+                given=repr(asked),
+                way_out="Keep what the model expected after the last position only, or after every one.",
+            )
+    else:
+        listed = check_items("predictions", asked, expected='"last", "all" or positions', way_out="One is (3,).")
+        return sorted({check_index("position", position, len(tokens)) for position in listed})
     if model.config.head == "none":
         return []
-    if every:
+    if asked == "all":
         return list(range(len(tokens)))
     if model.config.causal:
         return [len(tokens) - 1]

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from sys import getrefcount
-from threading import Lock
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wherefrom.attention import Mask
-from wherefrom.capture.fused import Attended, Limits, attend
+from wherefrom.capture.fused import Attended, attend_masked
 from wherefrom.capture.selfcheck import Sample, check_samples
 from wherefrom.errors import RecordingError
 from wherefrom.model.attention_function import Site
@@ -44,29 +43,33 @@ class _Spare:
     """The memory of the last recording, used again once nobody holds any part of it.
 
     Pages fresh from the system cost as much as writing to them does; a model's own temporaries are reused in the same
-    way, by the allocator. One recording's memory is kept, and none that is larger than `MOST`.
+    way, by the allocator. What is handed out looks into the memory without owning it, and every view of it holds that
+    one: when it goes, nobody has any of it left, and the memory comes back here. No count of references is asked for,
+    which would be another in another Python. Of each name one piece is kept, and no more than `MOST` bytes of all.
     """
 
     MOST = 2**28
 
     def __init__(self) -> None:
-        self._arrays: dict[str, Array] = {}
-        self._lock = Lock()
+        self._free: dict[str, Array] = {}
 
     def take(self, name: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
         """Return an array that nobody else holds; what it contains is left over."""
-        with self._lock:
-            array = self._arrays.pop(name, None)
-            fits = array is not None and array.shape == shape and array.dtype == kind
-            if array is None or not fits or getrefcount(array) > HELD_HERE:
-                array = np.empty(shape, kind)
-            if array.nbytes <= self.MOST:
-                self._arrays[name] = array
-            return array
+        own = self._free.pop(name, None)  # in one step: two threads never get the same
+        if own is None or own.shape != shape or own.dtype != kind:
+            own = np.empty(shape, kind)
+        # through a memoryview, since numpy lets a view of a view hold the owner instead
+        lent: Array = np.asarray(own.data)
+        finalize(lent, self._keep, name, own).atexit = False
+        return lent
+
+    def _keep(self, name: str, own: Array) -> None:
+        """Take memory back that nobody holds any more."""
+        others = sum(array.nbytes for other, array in list(self._free.items()) if other != name)
+        if others + own.nbytes <= self.MOST:
+            self._free[name] = own
 
 
-HELD_HERE = 2
-"""What `getrefcount` says of an array that only the asking line holds: its variable, and the call's own argument."""
 _SPARE = _Spare()
 
 
@@ -101,9 +104,11 @@ class Recorder:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:
         """Return y [1, H, T, V] by the fused kernel; keep q, k, v and lse if they rebuild it."""
         q, k, v = q.detach(), k.detach(), v.detach()
+        if mask.padding is not None and mask.padding.ndim == 2 and len(mask.padding) == 1:
+            mask = replace(mask, padding=mask.padding[0])  # that of a batch of one
         shelf = self._shelves.get((site.part, site.kind)) or _Shelf(site, *self._room(site))
         layer = shelf.layer(q, mask, scale, site)
-        attended = attend(q, k, v, limits=Limits.of_mask(mask, q.shape[2], k.shape[2], q), scale=scale)
+        attended = attend_masked(q, k, v, mask=mask, scale=scale)
         shelf.keep(layer, q, k, v, attended, mask)
         self._shelves[site.part, site.kind] = shelf
         if self._on_call is not None:

@@ -46,7 +46,7 @@ class Sample:
         mask: who may read whom, seen from the call's first row.
         scale: of the scores.
         rows: destinations, counted from the call's first row.
-        y: the outputs [H, R, V], in float32.
+        y: the outputs [H, R, V], in float32, in CPU memory like the rest of a recording.
         precision: the step of the outputs' own number format at 1.
     """
 
@@ -63,7 +63,7 @@ class Sample:
         """Return the sample of a call that gave outputs [1, H, T, V]."""
         output = attended.output[0]
         rows = rows_to_check(output.shape[1], site.layer)
-        y = torch.stack([output[:, row] for row in rows], dim=1).float()  # H R V
+        y = torch.stack([output[:, row] for row in rows], dim=1).float().cpu()  # H R V
         return cls(site, attended.kernel, mask, scale, tuple(rows), y, torch.finfo(output.dtype).eps)
 
     def alike(self, other: Sample) -> bool:

@@ -102,7 +102,8 @@ def knock_out(
     Args:
         at: the position that reads: `wherefrom.Destination(model, recording)`.
         target: whose log-probability, or lead, is measured.
-        cuts: the sources to remove together, one group a knock-out; every source by itself unless given.
+        cuts: the sources to remove together, one group a knock-out; every source that the position may read, by
+            itself, unless given.
         scope: the layers and heads in which they are removed, and whether in self- or in cross-attention; all of
             self-attention unless given.
         progress: told after each batch.
@@ -174,6 +175,14 @@ def _checked(at: Any, target: Any, scope: Any) -> Scope:
     found = check_kind("the target", target, Target, way_out="Give a token id as one: wherefrom.Target(id).")
     found.require_in(at.model.config.vocabulary)
     asked = Scope() if scope is None else check_kind("the scope", scope, Scope, way_out="Write wherefrom.Scope((3,)).")
+    if asked.part not in (None, at.recording.model.part):
+        raise InputError(
+            "the scope",
+            expected=f"the part that predicts, the {at.recording.model.part}",
+            given=f"the {asked.part}",
+            way_out="What the encoder reads changes all that the decoder reads of it: `wherefrom.rerun` cuts there.",
+            part=asked.part,
+        )
     return asked.checked(at.recording)
 
 
@@ -193,8 +202,17 @@ def _values(at: Destination, target: Target, x: Tensor) -> NDArray[np.float64]:
 def _groups(at: Destination, kind: str, cuts: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
     readable = at.readable(kind)
     size = at.position + 1 if kind == "self" and at.model.config.causal else at.sources(kind)
+    if len(readable) < 2:
+        only = f"position {min(readable)}" + (" of the source" if kind == "cross" else "")
+        raise InputError(
+            "a knock-out",
+            expected="a position that reads at least two sources, so that one can be cut",
+            given=f"position {at.position}, which reads only {only}",
+            way_out="Ask about a later position, or give a longer text.",
+            position=at.position,
+        )
     if cuts is None:
-        groups: list[tuple[int, ...]] = [(source,) for source in range(size)]
+        groups: list[tuple[int, ...]] = [(source,) for source in sorted(readable)]
     else:
         how = {
             "expected": "groups of sources",

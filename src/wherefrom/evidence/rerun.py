@@ -65,13 +65,15 @@ class Cut:
         columns = source_length if of_encoder or scope.kind == "cross" else length
         destinations = tuple(check_index("position", position, rows) for position in self.destinations)
         sources = tuple(check_index("position", position, columns) for position in self.sources)
-        causal = scope.kind == "self" and (scope.part or model.part) == "decoder"
+        own = scope.kind == "self"
+        rule = Mask(own and (scope.part or model.part) == "decoder", model.window if own else None)
         for destination in destinations:
-            last = destination if causal else columns - 1
-            if set(sources).issuperset(range(last + 1)):
+            read = rule.reach(destination, columns)
+            if set(sources).issuperset(read):
                 raise InputError(
                     "a cut",
-                    expected=f"something left to read for destination {destination}, which reads 0 to {last}",
+                    expected=f"something left to read for destination {destination}, which reads {read.start} to "
+                    f"{read.stop - 1}",
                     given="all of it cut",
                     way_out="Remove fewer sources, or leave that destination out.",
                     destination=destination,
@@ -138,6 +140,13 @@ def rerun(
         )
     source = None if source_ids is None else _checked_ids(model, source_ids)
     cut = cut.within(len(checked), facts_of(model), 0 if source is None else len(source))
+    if hold_others and cut.scope.part not in (None, facts_of(model).part):
+        raise InputError(
+            "hold_others",
+            expected="False for a cut in the encoder, whose output every position of the decoder reads",
+            given="True",
+            way_out="Leave it out, or cut in the decoder.",
+        )
     attention = CutAttention(cut, facts_of(model).part)
     memory = None if source is None else transformer.encode(torch.tensor([source]), attention=attention)
     given = torch.tensor([checked])

@@ -130,7 +130,7 @@ def _recorded(
         model,
         text if beside else tokens,
         written=tokens if beside else None,
-        predictions="last" if model.config.causal else "all",
+        predictions="last" if model.config.causal else (at,),
         progress=lambda done, total: tell(reading, done, total),
     )
     return recording, actual_next, at
@@ -207,12 +207,12 @@ def _predicted(model: LanguageModel, prediction: Prediction) -> tuple[tuple[str,
 def _worth_a_look(measured: Knockouts, most: int) -> list[int]:
     """Return the sources whose heads are looked at: the largest knock-outs, if they are large enough to be a story."""
     order = np.argsort(-np.abs(measured.nats), kind="stable")[:most]
-    return [int(source) for source in order if abs(measured.nats[source]) >= CARRIED_FROM]
+    return [measured.cuts[place][0] for place in order if abs(measured.nats[place]) >= CARRIED_FROM]
 
 
 def _carried(recording: Recording, measured: Knockouts, heads: HeadKnockouts, index: int, most: int) -> CarriedSource:
     nats, source = heads.nats[index], heads.sources[index]  # layers x heads
-    way = 1.0 if measured.nats[source] >= 0 else -1.0
+    way = 1.0 if measured.nats[measured.cuts.index((source,))] >= 0 else -1.0
     order = np.argsort(-way * nats, axis=None, kind="stable")
 
     def carrier(place: int) -> Carrier:

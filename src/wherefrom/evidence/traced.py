@@ -131,13 +131,21 @@ class Trace:
 
     @property
     def nats(self) -> NDArray[np.float64]:
-        """The measured knock-out of each source [n]; the entry of the position itself is that of its own edge."""
-        return self.knockouts.nats
+        """The measured knock-out of each source [n]; NaN where the position may not read it and nothing can be cut."""
+        every = np.full(len(self.source_tokens), np.nan)
+        every[list(self.readable)] = self.knockouts.nats
+        return every
+
+    @property
+    def readable(self) -> tuple[int, ...]:
+        """The sources that the position may read in some layer, in the order of the text."""
+        return tuple(cut[0] for cut in self.knockouts.cuts)
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """Positions by the size of their knock-out, the largest first, ties in the order of the text."""
-        return np.argsort(-np.abs(self.nats), kind="stable")
+        """The sources that can be read, by the size of their knock-out, the largest first; ties as in the text."""
+        order: NDArray[np.int64] = np.array(self.readable)[np.argsort(-np.abs(self.knockouts.nats), kind="stable")]
+        return order
 
     def is_own(self, source: int) -> bool:
         """Whether a source is the position itself."""
@@ -210,7 +218,7 @@ class Trace:
                 "kind": self.scope.kind,
                 "text": self.scope.describe(self.recording),
             },
-            "sources": [self._source_json(source) for source in range(len(self.source_tokens))],
+            "sources": [self._source_json(source) for source in self.readable],
             "heads": [_carried_json(carried) for carried in self.carried],
             "units": {
                 "weight": "share of the position's row, mean over the heads in scope",

@@ -6,6 +6,7 @@ cut is handed in from above. Shapes use the alphabet of `wherefrom.attention`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 
 from wherefrom.attention import Mask
 
+STRIP = 256
+"""Rows of a windowed map that are computed together, at least."""
 CallKind: TypeAlias = Literal["self", "cross"]
 Part: TypeAlias = Literal["decoder", "encoder"]
 
@@ -50,6 +53,14 @@ class AttentionFunction(Protocol):
 
 def fused(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:
     """Scaled dot-product attention by torch's fused kernel: the n x n weights are never formed."""
+    outputs = [
+        _fused(q[:, :, rows], k[:, :, columns], v[:, :, columns], rule, scale)
+        for rows, columns, rule in strips(mask, q.shape[2], k.shape[2])
+    ]
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
     destinations, sources = q.shape[2], k.shape[2]
     grouped = q.shape[1] != k.shape[1]
     if mask.only_causal and mask.offset == 0 and destinations == sources:
@@ -69,6 +80,23 @@ def plain(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Si
     weights = torch.softmax(scores.masked_fill(~permitted, -torch.inf), dim=-1)
     # A row with nothing to read, such as padding whose window holds nothing else, would be NaN: like the kernel, 0.
     return weights.masked_fill(~permitted, 0.0) @ v  # B H T D
+
+
+def strips(mask: Mask, destinations: int, sources: int) -> Iterator[tuple[slice, slice, Mask]]:
+    """Yield (rows, columns, their rule): pieces of the map that hold all pairs that a window permits, else the whole.
+
+    A kernel takes a window as a mask array; in strips of rows that array, and the work, grow with the window and not
+    with the length.
+    """
+    mask = mask.within(sources)
+    size = max(mask.window or 0, STRIP)
+    if mask.window is None or mask.explicit is not None or sources <= 2 * size:
+        yield slice(0, destinations), slice(0, sources), mask
+        return
+    for start in range(0, destinations, size):
+        rows = slice(start, min(start + size, destinations))
+        columns = slice(mask.reach(start, sources).start, mask.reach(rows.stop - 1, sources).stop)
+        yield rows, columns, mask.piece(rows, columns)
 
 
 def permitted_tensor(mask: Mask, destinations: int, sources: int, device: torch.device) -> Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wherefrom.attention import Mask
 from wherefrom.errors import InputError
 from wherefrom.model.config import Config
 
@@ -33,6 +34,7 @@ class KeyValueCache:
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
         self.of_memory: dict[int, tuple[Tensor, Tensor]] = {}  # layer to cross-attention's keys and values, B K S D
+        self.memory_mask: Mask | None = None  # which of the encoder's output may be read
         self.capacity, self.length = capacity, 0
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

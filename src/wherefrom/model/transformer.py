@@ -206,7 +206,7 @@ class Stack(nn.Module):
             rotation=self.rotation(positions),
             cache=cache,
             memory=memory,
-            memory_mask=_bidirectional(memory_padding),
+            memory_mask=self._memory_mask(memory_padding, cache),
             memory_keys={} if cache is None else cache.of_memory,
         )
         x = self.embed(ids, positions)  # B T M
@@ -227,6 +227,14 @@ class Stack(nn.Module):
             x = x + sinusoids(positions, self.config.width).to(x.dtype)
         out: Tensor = self.embedding_norm(x)
         return out
+
+    def _memory_mask(self, padding: Tensor | None, cache: KeyValueCache | None) -> Mask:
+        """Return which of the memory may be read; a cache that has seen it remembers."""
+        if cache is None:
+            return _bidirectional(padding)
+        if cache.memory_mask is None or padding is not None:
+            cache.memory_mask = _bidirectional(padding)
+        return cache.memory_mask
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the angles of positions [T], where they are rotary."""
@@ -355,14 +363,16 @@ class Transformer(Stack):
         """The output matrix and its bias.
 
         Raises:
-            InputError: the model has none: an encoder whose checkpoint holds hidden states only.
+            InputError: the model has none, such as an encoder whose checkpoint holds hidden states only.
         """
         if self.head is None:
+            kind = self.config.kind
             raise InputError(
                 "the model",
                 expected="a head that scores tokens",
-                given="an encoder without one",
-                way_out="Record it and ask for its attention; a prediction needs a checkpoint such as BertForMaskedLM.",
+                given=f"an {kind} without one" if kind.startswith("e") else f"a {kind} without one",
+                way_out="Record it and ask for its attention; a prediction needs a checkpoint with a head"
+                + (", such as BertForMaskedLM." if kind == "encoder" else "."),
             )
         return self.head
 

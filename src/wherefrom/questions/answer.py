@@ -94,6 +94,8 @@ class Window:
             row of a destination that may read nothing is masked.
         exactness: how exact the numbers are.
         left_out: for each row, the share that lies on sources outside the window.
+        kind: "self" or "cross".
+        part: "decoder" or "encoder".
     """
 
     question: str
@@ -104,6 +106,8 @@ class Window:
     values: Masked
     exactness: str
     left_out: Masked
+    kind: str = "self"
+    part: str = "decoder"
 
     unit = "share of the destination's row"
 
@@ -133,6 +137,8 @@ class Window:
             "question": self.question,
             "layer": self.layer,
             "head": self.head,
+            "kind": self.kind,
+            "part": self.part,
             "destinations": [self.destinations.start, self.destinations.stop],
             "sources": [self.sources.start, self.sources.stop],
             "unit": self.unit,

@@ -147,10 +147,12 @@ def weights(
         )
     values = window_of_weights(call, head, rows, columns)
     return Window(
-        question=f"How does head {head} of layer {layer} weight sources {columns.start} to {columns.stop - 1} "
-        f"for destinations {rows.start} to {rows.stop - 1}?",
+        question=f"How does head {head} of layer {layer}{scope.of(recording.model)} weight sources {columns.start} to "
+        f"{columns.stop - 1} for destinations {rows.start} to {rows.stop - 1}?",
         layer=layer,
         head=head,
+        kind=call.kind,
+        part=call.part,
         destinations=rows,
         sources=columns,
         values=values,

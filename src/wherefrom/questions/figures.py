@@ -21,6 +21,7 @@ from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Cell, Column
 from wherefrom.questions.asked import EXACTNESS
 from wherefrom.questions.exact import Masked
+from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_recording
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -93,23 +94,30 @@ def figures_of(call: Call, ids: ArrayLike, *, strip: int = STRIP) -> HeadFigures
     return _means(rows, np.isneginf(call.lse), repeated)
 
 
-def head_figures(recording: Recording, *, layer: int | None = None, head: int | None = None) -> Answer:
+def head_figures(
+    recording: Recording, *, layer: int | None = None, head: int | None = None, part: str | None = None
+) -> Answer:
     """What does every head read? A row for each layer and head, in their order.
 
     Args:
         recording: of any model.
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
+        part: "decoder" or "encoder"; the one that predicts unless given.
 
     Raises:
-        InputError: a layer or head out of range, or no call of self-attention over the whole text.
+        InputError: a layer or head out of range, a part that the model has not, or no call of self-attention over the
+            whole text.
     """
     recording = check_recording(recording)
-    layers, heads = recording.model.layers, recording.model.heads
+    part = Scope(part=part).within(recording.model).part or recording.model.part
+    layers, heads = recording.model.layers_of(part), recording.model.heads
     only_layer = None if layer is None else check_index("layer", layer, layers)
     only_head = None if head is None else check_index("head", head, heads)
-    asked = [call for call in recording.calls if only_layer in (None, call.layer)]
-    calls = [call for call in asked if _reads_itself(call) and call.q.shape[1] == len(recording)]
+    asked = [call for call in recording.calls if call.part == part and only_layer in (None, call.layer)]
+    tokens = recording.tokens if part == recording.model.part or recording.source is None else recording.source
+    ids = tokens.ids
+    calls = [call for call in asked if _reads_itself(call) and call.q.shape[1] == len(ids)]
     if not calls:
         raise InputError(
             "the recording",
@@ -117,7 +125,6 @@ def head_figures(recording: Recording, *, layer: int | None = None, head: int | 
             given=f"{len(asked)} call{'s' * (len(asked) != 1)} of which none does",
             way_out="Record the pass of a decoder or an encoder over a text.",
         )
-    ids = recording.tokens.ids
     rows, empty = [], 0
     for call in calls:
         figures = figures_of(call, ids)
@@ -125,8 +132,8 @@ def head_figures(recording: Recording, *, layer: int | None = None, head: int | 
         rows += [(call.layer, h, *_cells(figures, h)) for h in chosen]
         empty += int(figures.empty[list(chosen)].sum())
     return Answer(
-        question=f"What does every head read? {_scope(len(calls), only_layer, only_head)}",
-        columns=_columns(len(recording), int(_codes(ids, len(recording))[1].sum())),
+        question=f"What does every head read? {_scope(len(calls), only_layer, only_head)}{_beside(recording, part)}",
+        columns=_columns(len(ids), int(_codes(ids, len(ids))[1].sum())),
         rows=tuple(rows),
         exactness=EXACTNESS,
         left_out=_left_out(empty, len(asked) - len(calls), any(None in row for row in rows)),
@@ -262,6 +269,10 @@ def _columns(length: int, repeats: int) -> tuple[Column, ...]:
         Column("induction", share, f"{of} weight on all positions right after one of those, {again}"),
         Column("largest_score", "score", "the largest score of any permitted pair, before softmax"),
     )
+
+
+def _beside(recording: Recording, part: str) -> str:
+    return f" of the {part}" if part != recording.model.part else ""
 
 
 def _scope(calls: int, layer: int | None, head: int | None) -> str:

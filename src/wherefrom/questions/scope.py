@@ -87,7 +87,7 @@ class Scope:
         all_layers = model.layers_of(model.part if self.part is None else self.part)
         layers = all_layers if self.layers is None else len(self.layers)
         heads = model.heads if self.heads is None else len(self.heads)
-        of = " of cross-attention" if self.kind == "cross" else " of the encoder" if self._is_beside(model) else ""
+        of = self.of(model)
         if layers == heads == 1:
             layer, head = (0 if some is None else some[0] for some in (self.layers, self.heads))
             return f"layer {layer}, head {head}{of}"
@@ -97,9 +97,10 @@ class Scope:
         in_layers = f"each of the {layers} layers" if self.layers is None else _listed("layer", self.layers)
         return f"mean over {in_heads} of {in_layers}{of}"
 
-    def _is_beside(self, model: ModelFacts) -> bool:
-        """Whether it is an encoder beside the part that predicts."""
-        return self.part == "encoder" and model.part != "encoder"
+    def of(self, model: ModelFacts) -> str:
+        """Return which attention it is, in words behind a layer or a head; none for that of the part that predicts."""
+        beside = self.part == "encoder" and model.part != "encoder"
+        return " of cross-attention" if self.kind == "cross" else " of the encoder" if beside else ""
 
 
 def _require_one_of(what: str, value: Any, choices: tuple[str | None, ...]) -> None:

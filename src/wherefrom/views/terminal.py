@@ -81,9 +81,14 @@ class _Page:
         return [source for place, source in enumerate(order) if place < self.top or source in heaviest]
 
     @cached_property
+    def others(self) -> list[int]:
+        """The sources that could be read and are not in the table."""
+        return sorted(set(self.trace.readable) - set(self.listed))
+
+    @cached_property
     def most_nats(self) -> float:
         """The size of the largest knock-out, from which its column takes its decimals."""
-        return float(abs(self.trace.nats).max())
+        return float(abs(self.trace.knockouts.nats).max())
 
     @cached_property
     def most_head_nats(self) -> float:
@@ -202,9 +207,8 @@ def _sources(page: _Page) -> Iterator[Text]:
     yield _beside(page, f"{'at':>6}  {'source':<{TOKEN}}  weight", "knock-out, nats", 42 + page.bar)
     for source in page.listed:
         yield _source_row(page, source)
-    others = sorted(set(range(len(trace.source_tokens))) - set(page.listed))
-    if others:
-        yield _others_row(page, others)
+    if page.others:
+        yield _others_row(page, page.others)
     yield from page.flow(f"weight: {trace.scope.describe(trace.recording)}", "dim")
     loser = "the lead" if trace.aim.against_label is not None else "the log-probability"
     where = "this head" if page.heads_cut == 1 else f"all {page.heads_cut} heads"
@@ -341,9 +345,10 @@ def _sink(page: _Page) -> Iterator[Text]:
 
 def _cost(page: _Page) -> Iterator[Text]:
     trace, cost, calls = page.trace, page.trace.cost, len(page.trace.recording.calls)
+    sources = count(len(trace.readable), "source")
     text = (
         f"read and recorded in {cost.record_seconds:.2f} s ({cost.recording_bytes / 1e6:.1f} MB; {calls} of "
-        f"{count(calls, 'call')} checked, largest error {trace.largest_check_error:.0e}); {len(trace.nats)} sources "
+        f"{count(calls, 'call')} checked, largest error {trace.largest_check_error:.0e}); {sources} "
         f"cut in {cost.knockout_seconds:.2f} s"
     )
     heads = sum(len(carried.carriers) + carried.others for carried in trace.carried)
