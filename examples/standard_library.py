@@ -21,9 +21,10 @@ from sysconfig import get_path
 from wherefrom import Config, Corpus, Settings, Watch, baselines, train
 from wherefrom.model.transformer import Transformer
 from wherefrom.training.baselines import Baselines
+from wherefrom.training.files import read_texts
 from wherefrom.training.log import LogRow
 from wherefrom.training.loop import Trained
-from wherefrom.training.text import read_texts, train_tokenizer
+from wherefrom.training.text import train_tokenizer
 from wherefrom.training.watch import repeated_probe
 
 MEGABYTES = 4

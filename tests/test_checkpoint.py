@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from wherefrom.errors import ModelError
+import wherefrom
+from wherefrom.errors import InputError, ModelError
 from wherefrom.model.checkpoint import read_folder
 from wherefrom.model.layouts import expected_shapes
+from wherefrom.training.text import byte_tokenizer
 
 Tensors = dict[str, torch.Tensor]
 EMBEDDING, LAST_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -102,7 +105,70 @@ def test_end_marks_of_generation_are_added(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").unlink()
     assert read_folder(tmp_path).config.eos_ids == (5,)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": "x"}')
-    assert "the field eos_token_id: expected token ids, got 'x'" in str(refusal(tmp_path))
+    assert "the field eos_token_id: expected a token id or a list of token ids, got 'x'" in str(refusal(tmp_path))
+
+
+def test_tokens_that_are_never_written_are_read_from_both_files(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"bad_words_ids": [[9], [5]]}))
+    assert read_folder(tmp_path).config.never_ids == (9,)  # 5 ends a text, which transformers lets it do
+    more = tmp_path / "generation_config.json"
+    for said, expected in ({"bad_words_ids": [[9], [7]]}, (9, 7)), ({"eos_token_id": 9}, ()), ({}, (9,)):
+        more.write_text(json.dumps(said))
+        assert read_folder(tmp_path).config.never_ids == expected
+    for wrong in ([[3, 4]], [3], 3, [["x"]], [[-1]], [[True]]):
+        more.write_text(json.dumps({"bad_words_ids": wrong}))
+        assert f"{more}: the field bad_words_ids: expected a list of lists of one" in str(refusal(tmp_path))
+    more.write_text('{"bad_words_ids": [[263]]}')
+    assert "the field bad_words_ids: expected token ids below vocabulary, 263" in str(refusal(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"hidden_size": 2**29}, "expected shape [263, 536870912] as config.json has it, got [263, 15]"),
+        ({"hidden_size": 10**30}, "config.json: the configuration's width: expected at most 1,073,741,824, got 1000"),
+        ({"num_attention_heads": 10**9}, "head_size: expected at most 1,073,741,824 in all 1000000000 heads, got 6"),
+        ({"num_hidden_layers": 10**8}, "config.json: the configuration's layers: expected at most 10,000, got 100"),
+    ],
+)
+def test_sizes_beyond_any_memory_are_refused_at_once(tmp_path: Path, change: dict[str, int], sentence: str) -> None:
+    write_folder(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | change))
+    assert sentence in str(refusal(tmp_path))
+
+
+def test_a_vocabulary_in_other_files_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (tmp_path / name).touch()
+    told = "expected a tokenizer.json in it, got only source.spm, target.spm, vocab.json. Make a tokenizer.json of"
+    assert told in str(refusal(tmp_path))
+
+
+def test_a_run_stands_for_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        folder = tmp_path / f"step-{step:08}"
+        write_folder(folder)
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        (folder / "training.json").write_text(json.dumps({"files": sizes}))
+    used = [read_folder(tmp_path).identity.path.name]
+    with (folder / "model.safetensors").open("ab") as file:
+        file.truncate(200)
+    used.append(read_folder(tmp_path).identity.path.name)
+    (tmp_path / "step-00000002" / "training.json").write_text("[" * 100_000)
+    used.append(read_folder(tmp_path).identity.path.name)
+    assert used == ["step-00000003", "step-00000002", "step-00000001"]
+    (tmp_path / "step-00000001" / "tokenizer.json").unlink()
+    assert f"{folder / 'model.safetensors'}: expected a whole safetensors file" in str(refusal(tmp_path))
+
+
+def test_what_is_no_place_of_a_model() -> None:
+    with pytest.raises(InputError, match="the model to load: expected a name or a path, got a value of type int"):
+        wherefrom.load(5)
 
 
 def test_a_computed_tensor_of_older_files_is_passed_over(tmp_path: Path) -> None:
@@ -248,6 +314,7 @@ def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (b"{", "config.json: expected JSON, got something else ("),
         (b"\xff\xfe", "config.json: expected JSON, got something else ("),
+        (b"[" * 100_000, "config.json: expected JSON, got something else ("),
         (b"[1]", "config.json: expected a JSON object, got a list."),
     ],
 )
@@ -269,3 +336,27 @@ def test_more_tokens_than_the_embedding_has_rows(tmp_path: Path) -> None:
     write_folder(tmp_path, vocab_size=251)
     sentence = "tokenizer.json: expected at most 251 tokens, the rows of the embedding, got 256 of them."
     assert sentence in str(refusal(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("folder", "given"),
+    [
+        ("missing", "nothing there"),
+        ("file", "a file"),
+        ("x" * 300, "[Errno 36] File name too long"),
+        (5, "expected str, bytes or os.PathLike object, not int"),
+        ("~nobody-here/model", "Could not determine home directory"),
+    ],
+)
+def test_a_model_is_written_into_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Any, given: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    model = wherefrom.draw(wherefrom.Config.decoder(layers=1, width=8, heads=2, vocabulary=257, context=8), 0)
+    with pytest.raises(ModelError, match=re.escape(f"expected a folder to write the model into, got {given}")):
+        wherefrom.write_folder(folder, model, byte_tokenizer())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    wherefrom.write_folder("~/model", model, byte_tokenizer())
+    assert wherefrom.load(tmp_path / "model").config == model.config

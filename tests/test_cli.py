@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import wherefrom
 from small import write_small_model
 from wherefrom import cli
-from wherefrom.capture import recorder
+from wherefrom.capture import fused
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "trace.schema.json").read_text(encoding="utf-8"))
 TEXT = "To be, or not to be"
@@ -383,13 +383,13 @@ def test_a_model_that_cannot_be_used(run, tmp_path, name, verb):
 
 
 def test_a_kernel_whose_lse_is_off_is_refused(small_run, monkeypatch):
-    right = recorder.attend
+    right = fused.attend
 
     def off_by_ln_2(*arguments, **how):
         attended = right(*arguments, **how)
         return attended._replace(lse=attended.lse + torch.log(torch.tensor(2.0)))
 
-    monkeypatch.setattr(recorder, "attend", off_by_ln_2)
+    monkeypatch.setattr(fused, "attend", off_by_ln_2)
     refused(
         small_run("trace", TEXT),
         "the self-check of layer 0 (blocks.0.attention, kernel torch flash, CPU): expected weights that sum to one and "

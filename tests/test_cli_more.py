@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,8 @@ def test_a_trace_of_an_encoder_decoder(ask: Any, options: tuple[Any, ...], how: 
         ("llama", ("--written", "Sein"), "the written text: expected none, got one, for llama, which has no encoder"),
         ("bert", ("--written", "Sein"), "the written text: expected none, got one, for bert, which has no encoder"),
         ("llama", ("--through", "cross"), 'through: expected "self", got "cross", for llama, which is no encoder'),
-        ("marian", ("--written", ""), "the prompt: expected some text, got nothing."),
-        ("marian", ("--written", "a" * 64), "the prompt: expected at most 64 tokens (the context of marian), got 65"),
+        ("marian", ("--written", ""), "the written text: expected some text, got nothing. Leave it out"),
+        ("marian", ("--written", "a" * 64), "the written text: expected at most 64 tokens (the context of marian)"),
         ("marian", ("--through", "self"), "expected"),
         ("marian", ("--written", "Sein", "--layer", 3), "the layer: expected a whole number from 0 to 2, got 3."),
     ],
@@ -168,6 +169,19 @@ def test_a_trace_of_an_encoder_decoder(ask: Any, options: tuple[Any, ...], how: 
 def test_what_cannot_be_traced(ask: Any, kind: str, options: tuple[Any, ...], sentence: str) -> None:
     text = f"{TEXT} [MASK]" if kind == "bert" else TEXT
     refused(ask("trace", text, *options, model=folder_of(kind)), sentence)
+
+
+def test_what_does_not_print_reaches_no_terminal(ask: Any, small_folder: Path, tmp_path_factory: Any) -> None:
+    place = tmp_path_factory.mktemp("named") / "esc\x1b[31m"
+    ended = ask("trace", TEXT, model=place)
+    assert (ended.code, ended.out) == (2, "")
+    assert "/esc\\x1b[31m: expected a folder, got nothing there." in ended.err
+    assert ended.err.count("\n") == 1
+    assert "\\x1b\\nx: expected a folder" in ask("trace", TEXT, model=Path("\x1b\nx")).err
+    shutil.copytree(small_folder, place)
+    shown = ask("trace", TEXT, model=place)
+    assert shown.out.startswith("esc\\x1b[31m · ")
+    assert "\x1b" not in shown.out + shown.err
 
 
 def test_another_way_than_self_or_cross_ends_with_the_usage(ask: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 import wherefrom
@@ -77,7 +78,8 @@ def stopped(folder: Path, step: int, *arguments: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wherefrom.training.trainer.Trainer, "advance", interrupted)
         ended = train(folder, *SHAPE, *COURSE, *arguments)
-    assert (ended.code, ended.err) == (130, "wherefrom: interrupted\n")
+    kept = f"run/step-{step // 10 * 10:08d} is kept; go on with --resume" if step >= 10 else "nothing is kept"
+    assert (ended.code, ended.err) == (130, f"wherefrom: {kept}\nwherefrom: interrupted\n")
 
 
 def test_a_run_from_a_text(home: Path) -> None:
@@ -211,10 +213,23 @@ def test_every_option_reaches_the_run(tmp_path: Path) -> None:
     assert state.corpus == Corpus.of(texts, model.tokenizer, held_out=0.25).checksum
     assert len(checkpoints(tmp_path / "a/new/run")) == 3
     nats, told_bits = map(float, re.findall(r"^this model +(\S+) +(\S+)$", told.out, re.MULTILINE)[0])
-    validation = Corpus.of(texts, model.tokenizer, held_out=0.25).validation
-    spelled = sum(len(model.tokenizer.token_bytes(int(token))) for token in validation)
-    assert spelled > len(validation)  # tokens of several bytes
-    assert told_bits == pytest.approx(nats * len(validation) / spelled / math.log(2), abs=2e-4)
+    validation = Corpus.of(texts, model.tokenizer, held_out=0.25).validation.tolist()
+    scored = validation[1 : 1 + (len(validation) - 1) // 12 * 12]  # what the windows of 12 predict
+    assert len(scored) < len(validation) - 1
+    spelled = sum(len(model.tokenizer.token_bytes(token)) for token in scored)
+    assert spelled > len(scored)  # tokens of several bytes
+    assert told_bits == pytest.approx(nats * len(scored) / spelled / math.log(2), abs=2e-4)
+
+
+def test_a_mark_between_documents_is_no_byte_of_the_text(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03}.txt").write_text(f"{number:03}")
+    names = [f"{number:03}.txt" for number in range(100)]
+    told = train(tmp_path, *names[1:], *SHAPE, "--steps", 1, "--held-out", 0.3, "--json", text=names[0])
+    written = finite_json(told)
+    # 300 digits and 99 marks; of the last 120 tokens, "0<end>071..." on, 7 windows of 16 predict 112: 3 of 4 are digits
+    assert written["baselines"]["tokens"] == 112
+    assert written["bits_a_byte"] == pytest.approx(written["validation_loss"] * 112 / 84 / math.log(2))
 
 
 def test_the_lowest_loss_is_told_where_it_was_not_the_last(tmp_path: Path) -> None:
@@ -305,6 +320,10 @@ def cluttered(place: Path) -> Path:
     (place / "blank.txt").write_text(" \n\n ")
     (place / "binary.dat").write_bytes(b"To be\x00or not")
     (place / "latin.txt").write_bytes("caf\u00e9 au lait ".encode("latin-1") * 99)
+    (place / "utf16.txt").write_text(TEXT, encoding="utf-16")
+    (place / "copy.txt").write_text(TEXT)
+    (place / "logged").mkdir()
+    (place / "logged" / "log.csv").write_text("name,price\nsugar,3\n")
     (place / "one.txt").write_text("a" * 500)
     (place / "folder").mkdir()
     write_small_model(place / "model")
@@ -322,15 +341,27 @@ BAD = [
     (NEW, {"text": "latin.txt"}, "the text latin.txt: expected text in UTF-8, got the byte 0xE9 at offset 3. Convert"),
     (NEW, {"text": "missing.txt"}, "the text missing.txt: expected a text file, got nothing there. Check the path."),
     (NEW, {"text": "folder"}, "the text folder: expected a text file, got a folder. Name the files in it."),
+    (NEW, {"more": ("book.txt",)}, "the text book.txt: expected another text than book.txt, got the same file."),
+    (NEW, {"more": ("folder/../book.txt",)}, "the text folder/../book.txt: expected another text than book.txt,"),
+    (NEW, {"more": ("copy.txt",)}, "the text copy.txt: expected another text than book.txt, got the same text."),
+    (NEW, {"text": "utf16.txt"}, "the text utf16.txt: expected text in UTF-8, got UTF-16, by its byte order mark."),
     (NEW, {"text": "one.txt", "more": WATCHED}, "the training text: expected at least two different tokens, got 1."),
     # the folder
     ({"out": "run"}, {}, "run: expected a folder without a run, got one with a checkpoint, step-00000040. Resume that"),
     ({"out": "book.txt"}, {}, "--out book.txt: expected a folder for a run, got a file. Name another: it is made."),
     ({"out": "model"}, {}, "--out model: expected a folder for a run, got a model's folder. Name another"),
     ({"out": "run/step-00000040"}, {}, "--out run/step-00000040: expected a folder for a run, got a model's folder."),
+    ({"out": "logged"}, {}, "logged/log.csv, line 1: expected the columns step,tokens,train_loss,"),
+    ({"out": "a" * 300}, {}, "the run's folder: expected a path that can be one, got [Errno 36] File name too long"),
+    ({"out": "~nobody-here/run"}, {}, "the run's folder: expected a path that can be one, got Could not determine"),
     ({"out": "book.txt/run"}, {}, "the run's folder: expected room and permission to write it, got "),
     # the shape
-    (NEW, {"more": ("--heads", 3)}, "heads"),
+    (NEW, {"more": ("--heads", 3)}, "--width: expected a multiple of 6 with --heads 3 (the heads share it evenly, and "
+                                    "rotary positions turn pairs), got 16. --width 18 would do, or another number of"),
+    (NEW, {"more": ("--heads", 16)}, "--width: expected a multiple of 32 with --heads 16 (the heads share it evenly"),
+    (NEW, {"more": ("--heads", 3, "--style", "gpt2")}, "--width: expected a multiple of 3 with --heads 3 (the heads "
+                                                       "share it evenly), got 16. --width 18 would do"),
+    (NEW, {"more": ("--width", 2**31)}, "--layers, --width, --heads, --context: expected "),
     (NEW, {"more": ("--heads", 0)}, "heads: expected a whole number from 1 up, got 0."),
     (NEW, {"more": ("--layers", -1)}, "layers: expected a whole number from 1 up, got -1."),
     (NEW, {"more": ("--width", 0)}, "width: expected a whole number from 1 up, got 0."),
@@ -350,6 +381,10 @@ BAD = [
     (NEW, {"more": ("--weight-decay", -0.1)}, "weight_decay: expected a number from 0 up, got -0.1."),
     (NEW, {"more": ("--clip", 0)}, "clip: expected a number above 0, or None, got 0.0."),
     (NEW, {"more": ("--seed", -1)}, "seed: expected a whole number from 0 up, got -1."),
+    (NEW, {"more": ("--seed", 2**63)}, "seed: expected a whole number from 0 to 2^63 - 1, got 9223372036854775808."),
+    (NEW, {"more": ("--batch", 10**10)}, "batch: expected at most 1,000,000,000, got 10000000000."),
+    (NEW, {"more": ("--accumulate", 10**20)}, "accumulate: expected at most 1,000,000,000, got 1000000"),
+    (NEW, {"more": ("--width", 10**8)}, "the memory: expected room for a model of "),
     (NEW, {"more": ("--device", "abacus")}, 'device: expected "cpu", or another device of this machine, got \'abacus'),
     (NEW, {"more": ("--validate-every", 0)}, "validate_every: expected a whole number from 1 up, got 0."),
     (NEW, {"more": ("--checkpoint-every", -1)}, "checkpoint_every: expected a whole number from 1 up, got -1."),
@@ -358,7 +393,7 @@ BAD = [
     (NEW, {"more": ("--held-out", 1.5)}, "the held-out share: expected a number above 0 and below 1, got 1.5."),
     (NEW, {"more": ("--held-out", "nan")}, "the held-out share: expected a number above 0 and below 1, got nan."),
     (NEW, {"more": ("--watch", 0)}, "the steps between two looks: expected a whole number from 1 up, got 0."),
-    (NEW, {"more": ("--watch", 5, "--context", 3)}, "the probe's length: expected a whole number from 4 up, got 3."),
+    (NEW, {"more": ("--watch", 5, "--context", 3)}, "--context: expected at least 4 tokens beside --watch, got 3."),
     # another model's weights
     (NEW, {"shape": (), "more": ("--from", "run", "--layers", 2)}, "--layers: expected none beside --from, got one."),
     (NEW, {"shape": (), "more": ("--from", "run", "--vocabulary", 300)}, "--vocabulary: expected none beside --from"),
@@ -380,11 +415,20 @@ def test_a_bad_run_is_one_sentence_and_nothing_is_written(
     assert files(cluttered) == before
 
 
-def test_an_encoder_cannot_be_trained_on(place: Path) -> None:
-    folder = small_model("bert").checkpoint.identity.path
+@pytest.mark.parametrize("kind", ["bert", "marian"])
+def test_an_encoder_cannot_be_trained_on(place: Path, kind: str) -> None:
+    folder = small_model(kind).checkpoint.identity.path
     before = files(place)
     refused(train(place, "--from", folder, *COURSE, out="new"), "the model: expected a decoder, which predicts the")
     assert files(place) == before
+
+
+def test_the_kind_of_a_model_comes_before_its_vocabulary(place: Path) -> None:
+    """Another vocabulary would not help."""
+    shutil.copytree(small_model("marian").checkpoint.identity.path, place / "lossy")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "to": 1}, unk_token="[UNK]"))
+    words.save(str(place / "lossy" / "tokenizer.json"))
+    refused(train(place, "--from", "lossy", *COURSE, out="new"), "the model: expected a decoder, which predicts the")
 
 
 RESUMED = [
@@ -422,6 +466,14 @@ def change(path: str, how: Callable[[str], str]) -> Callable[[Path], None]:
     return lambda place: (place / path).write_text(how((place / path).read_text())) and None
 
 
+def change_states(place: Path, pattern: str, by: str) -> None:
+    for path in checkpoints(place / "run"):
+        content = (path / "training.json").read_text()
+        changed = re.sub(pattern, by, content)
+        assert changed != content
+        (path / "training.json").write_text(changed)
+
+
 CHANGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another text": (change("book.txt", lambda text: text.replace("be", "bee")), "what it began with, text "),
     "a shorter text": (change("book.txt", lambda text: text[:60]), "the validation text: expected at least 17 tokens"),
@@ -433,6 +485,18 @@ CHANGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another table": (
         lambda place: (place / "run" / "attention.csv").write_text("name,price\n"),
         "run/attention.csv: expected a table whose columns are step, layer, head",
+    ),
+    "a log that is no text": (
+        lambda place: (place / "run" / "log.csv").write_bytes(b"\xff\xfe\n"),
+        "run/log.csv, line 1: expected text in UTF-8, got the byte 0xFF. Move the file away",
+    ),
+    "settings that are none": (
+        lambda place: change_states(place, r'"settings": \{[^}]*\}', '"settings": [1, 2]'),
+        "run: expected a whole checkpoint in it, got only a part of one (step-00000020).",
+    ),
+    "no tokens": (
+        lambda place: change_states(place, r'_tokens": \d+', '_tokens": 0'),
+        "run: expected a whole checkpoint in it, got only a part of one (step-00000020).",
     ),
     "only broken checkpoints": (
         lambda place: [(path / "model.safetensors").unlink() for path in checkpoints(place / "run")],
@@ -479,7 +543,7 @@ def test_a_loss_that_is_no_number_any_more_ends_the_run(tmp_path: Path) -> None:
         (["folder"], "attention.csv: expected a watched run: its attention.csv, got none. Train with --watch 50, or"),
         (["missing"], "attention.csv: expected a watched run: its attention.csv, got no such folder."),
         (["book.txt"], "attention.csv: expected a watched run: its attention.csv, got no such folder."),
-        (["run", "--figure", "luck"], "the figure: expected one of entropy, effective, largest, first, itself,"),
+        (["run", "--figure", "luck"], "the figure: expected one of entropy, effective, largest, first, self,"),
         (["missing", "--figure", "luck"], "the figure: expected one of entropy"),
         (["run", "--layer", 1], "the layer: expected a whole number from 0 to 0, got 1. Layers are numbered from 0"),
         (["run", "--layer", -1], "the layer: expected a whole number from 0 to 0, got -1."),
@@ -509,7 +573,9 @@ def test_what_is_no_command_ends_with_the_usage(place: Path, arguments: tuple[st
     before = files(place)
     ended = typed(place, *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"Usage: wherefrom {arguments[0]} ")
+    assert ended.err.startswith(
+        f"Usage: wherefrom {arguments[0]} [OPTIONS] {'RUN' if 'watch' in arguments else 'FILE...'}\n"
+    )
     assert "Error: " in ended.err
     assert files(place) == before
 
@@ -528,10 +594,11 @@ def test_ctrl_c_leaves_a_checkpoint_that_the_run_goes_on_from(tmp_path: Path) ->
             time.sleep(0.005)
         cut.send_signal(signal.SIGINT)
         out, err = cut.communicate(timeout=120)
-        assert (cut.returncode, err) == (130, b"wherefrom: interrupted\n")
-        assert b"this model" not in out
         left = latest(tmp_path / "cut" / "run")
-        assert int(left.name[-8:]) < 400
+        kept = f"wherefrom: run/{left.name} is kept; go on with --resume\nwherefrom: interrupted\n"
+        assert (cut.returncode, err) == (130, kept.encode())
+        assert b"this model" not in out
+        assert int(left.name[-8:]) == read_log(left.parent / "log.csv")[-1].step < 400
         with begun(tmp_path / "cut", "--resume") as resumed:
             out, err = resumed.communicate(timeout=120)
         assert (resumed.returncode, err) == (0, b"")
@@ -544,6 +611,38 @@ def test_ctrl_c_leaves_a_checkpoint_that_the_run_goes_on_from(tmp_path: Path) ->
     logs = [[row.train_loss for row in read_log(tmp_path / name / "run" / "log.csv")] for name in ("cut", "whole")]
     assert logs[0] == logs[1]
     assert len(logs[0]) == 400
+
+
+def test_home_is_found_behind_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(book(tmp_path / "home")))
+    work = book(tmp_path / "work")
+    told = train(work, *SHAPE, "--steps", 2, "--watch", 1, "--validate-every", 1, out="~/run")
+    assert (told.code, told.err) == (0, "")
+    assert checkpoints(tmp_path / "home" / "run")
+    assert [path.name for path in work.iterdir()] == ["book.txt"]
+    assert typed(work, "watch", "~/run") == typed(tmp_path / "home", "watch", "run")
+    refused(
+        train(work, "--resume", out="~/run"), f"the run in {tmp_path / 'home' / 'run'}: expected steps that are left"
+    )
+
+
+def test_a_batch_that_does_not_fit_into_memory(tmp_path: Path) -> None:
+    ended = train(book(tmp_path), *SHAPE, "--context", 100, "--batch", 10**9, "--held-out", 0.3)
+    assert ended.code == 2
+    assert re.fullmatch(
+        r"wherefrom: the memory: expected room for 1,000,000,000 windows of 100 tokens side by side, got none for "
+        r"another \d+ [MG]iB\. Lower batch, and raise accumulate by as much; or choose a shorter context\.\n",
+        ended.err,
+    )
+
+
+def test_a_new_run_does_not_show_the_table_of_another(place: Path) -> None:
+    for checkpoint in checkpoints(place / "run"):
+        shutil.rmtree(checkpoint)
+    assert (place / "run" / "attention.csv").exists()
+    assert train(place, *SHAPE, "--steps", 2).code == 0
+    refused(typed(place, "watch", "run"), "run/attention.csv: expected a watched run: its attention.csv, got none.")
+    assert "heads:" not in train(place, "--resume", "--steps", 2).out
 
 
 def test_the_state_says_how_it_was_trained(home: Path) -> None:

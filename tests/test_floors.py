@@ -21,6 +21,7 @@ FLOORS = {
     "mask": 1,
     "attention": 1,
     "readable": 1,
+    "spans": 1,
     "tokens": 1,
     "model": 2,
     "recording": 2,
@@ -33,7 +34,14 @@ FLOORS = {
     "__main__": 8,
     TOP: 9,  # wherefrom/__init__.py names the verbs of every floor
 }
-BESIDE = {("checks", "errors"), ("attention", "mask"), ("tokens", "readable"), ("cli", TOP)}
+BESIDE = {
+    ("checks", "errors"),
+    ("attention", "mask"),
+    ("spans", "readable"),
+    ("tokens", "readable"),
+    ("tokens", "spans"),
+    ("cli", TOP),
+}
 """Who may import what does not lie below: the dense page has its masks in a file of their own; cli calls the verbs."""
 STRANGERS = {("questions", "model"), ("questions", "capture")}
 """Who may not import what does lie below: a recording is asked without the model, and without torch."""

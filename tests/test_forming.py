@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike
 from rich.cells import cell_len
 
 from wherefrom import InputError
-from wherefrom.questions.figures import FIGURES
-from wherefrom.training.watched import Watched
+from wherefrom.training.watched import COLUMNS, OF_STEP, Watched
 from wherefrom.views.forming import BLOCKS, CELLS, MEANINGS, SHARES, TOP, check_figure, forming_lines
+
+FIGURES = tuple(name for name in COLUMNS[3:] if name not in OF_STEP)
+"""The table's columns, between where they are and what they share."""
 
 
 def seen(values: ArrayLike, *, steps: ArrayLike | None = None, new: ArrayLike = 5.0, again: ArrayLike = 3.0) -> Watched:

@@ -18,6 +18,7 @@ import wherefrom
 from wherefrom.errors import InputError
 from wherefrom.model.attention_function import AttentionFunction, fused
 from wherefrom.model.cache import KeyValueCache
+from wherefrom.model.config import Config
 from wherefrom.model.generate import Sampling, generate, steps
 from wherefrom.model.layouts import parameters
 from wherefrom.model.transformer import Transformer
@@ -119,6 +120,9 @@ def test_no_excluded_token_is_ever_drawn(
             {"temperature": 0.0},
             "the temperature: expected a number above 0, got 0.0. Leave the temperature out for greedy",
         ),
+        ({"temperature": "hot"}, "the temperature: expected a number above 0, got hot"),
+        ({"temperature": True}, "the temperature: expected a number above 0, got True"),
+        ({"temperature": 1.0, "top_p": "all"}, "top_p: expected a share above 0 and at most 1, got all"),
         ({"temperature": -1.0}, "the temperature: expected a number above 0, got -1.0"),
         ({"temperature": math.nan}, "the temperature: expected a number above 0, got nan"),
         ({"temperature": math.inf}, "the temperature: expected a number above 0, got inf"),
@@ -143,6 +147,40 @@ def test_what_is_no_way_of_sampling(how: dict[str, Any], said: str) -> None:
     assert str(caught.value).removeprefix("the ").startswith(said.removeprefix("the "))
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = Sampling(np.float32(0.5), top_k=np.int64(3), top_p=np.float64(0.5), seed=np.uint8(4))
+    assert given == Sampling(0.5, top_k=3, top_p=0.5, seed=4)
+    assert {type(given.top_k), type(given.seed)} == {int}
+
+
+def test_what_is_no_sampling_and_no_stop_id(small: wherefrom.LanguageModel) -> None:
+    for verb in (generate, wherefrom.record_generation):
+        with pytest.raises(InputError, match="sampling: expected a Sampling, got a value of type dict"):
+            verb(small, PROMPT, sampling={})
+    with pytest.raises(InputError, match="stop_ids: expected token ids, got 5"):
+        wherefrom.record_generation(small, PROMPT, stop_ids=5)
+
+
+def test_a_cache_larger_than_the_memory_is_refused(small: wherefrom.LanguageModel) -> None:
+    checkpoint = replace(small.checkpoint, config=replace(small.config, context=2**30, head_size=2**20))
+    with pytest.raises(InputError, match="one whose keys and values fit into the memory, got 1000000016 positions"):
+        generate(replace(small, checkpoint=checkpoint), PROMPT, max_tokens=10**9)
+
+
+def test_a_token_that_is_never_written(small: wherefrom.LanguageModel) -> None:
+    first = generate(small, PROMPT, max_tokens=1).ids[0]
+    never = replace(small.config, never_ids=(first, END))
+    model = Transformer.from_parameters(never, parameters(never, small.checkpoint.tensors))
+    ids = small.tokenizer.encode(PROMPT).ids
+    [step] = steps(model, ids, max_tokens=1, cache=KeyValueCache(never, 40))
+    assert int(step.logits.argmax()) == first  # they stay as the model gave them
+    others = step.logits.clone()
+    others[[first, END]] = -math.inf
+    assert step.id == int(others.argmax())
+    drawn = steps(model, ids, max_tokens=200, cache=KeyValueCache(never, 250), sampling=Sampling(9.0, seed=1))
+    assert first not in {step.id for step in drawn}
+
+
 @pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "3", True])
 def test_what_is_no_number_of_tokens(small: wherefrom.LanguageModel, max_tokens: Any) -> None:
     for verb in (generate, wherefrom.record_generation):
@@ -162,8 +200,8 @@ def test_unless_told_as_much_is_written_as_fits_up_to_fifty(small: wherefrom.Lan
 class Script:
     """Stands in a transformer's place and wants a given text to be written, after whatever it reads."""
 
-    def __init__(self, ids: list[int]) -> None:
-        self.ids, self.next = ids, 0
+    def __init__(self, ids: list[int], config: Config) -> None:
+        self.ids, self.next, self.config = ids, 0, config
 
     def __call__(
         self,
@@ -181,7 +219,7 @@ class Script:
 
 
 def scripted(model: wherefrom.LanguageModel, text: str, *ids: int) -> wherefrom.LanguageModel:
-    return replace(model, transformer=Script([*model.tokenizer.encode(text).ids, *ids]))
+    return replace(model, transformer=Script([*model.tokenizer.encode(text).ids, *ids], model.config))
 
 
 @pytest.mark.parametrize("text", ["plain", "🙃🙂", "a🏴\u200d☠️é中", "שלום مرحبا", "x\ny\t\x00"])

@@ -19,6 +19,7 @@ from wherefrom.capture.fused import attend_masked
 from wherefrom.capture.recorder import Recorder
 from wherefrom.model.attention_function import Site, fused, plain, strips
 from wherefrom.model.cache import KeyValueCache
+from wherefrom.model.initial import draw
 from wherefrom.questions import row_of_weights
 from wherefrom.views.terminal import trace_lines
 
@@ -241,6 +242,16 @@ def test_an_encoder_without_a_head_is_recorded_and_asked():
         wherefrom.trace(small_model("encoder"), TEXT)
 
 
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("encoder", "an encoder"), ("llama", "a decoder"), ("pre-norm pair", "an encoder-decoder")],
+)
+def test_a_model_without_a_head_is_called_what_it_is(kind, named):
+    config = replace(CONFIGS[kind], architecture="wherefrom", head="none", head_bias=False, tied=False)
+    with pytest.raises(InputError, match=f"a head that scores tokens, got {named} without one. Record it"):
+        draw(config, 0).logits(torch.zeros(1, 48))
+
+
 def test_predictions_of_an_encoder_are_of_its_masked_tokens():
     masked = recorded("bert")
     assert [kept.position for kept in masked.predictions] == [15]
@@ -253,6 +264,7 @@ REFUSED = [
     ("bert", {"written": "a"}, "the written text: expected none"),
     ("llama", {"through": "cross"}, 'through: expected "self", got "cross", for llama'),
     ("marian", {"written": ""}, "the written text: expected some text, got nothing"),
+    ("marian", {"written": " "}, "the written text: expected some text, got only blanks (' '). Leave it out where"),
     ("marian", {"position": 1}, "the position: expected a whole number from 0 to 0, got 1"),
 ]
 

@@ -96,6 +96,24 @@ def test_transformers_reads_what_is_written(name: str, tmp_path: Path) -> None:
     assert worst(outputs(model, ids), expected) <= 1e-4
 
 
+def test_marian_never_writes_what_transformers_never_writes(tmp_path: Path) -> None:
+    [found] = [config for config in WRITTEN.values() if config.architecture == "marian"][:1]
+    model = random_weights(replace(found, never_ids=(7, 9), eos_ids=(3,)))
+    with torch.no_grad():
+        model.head.bias[[7, 9]] += 30.0
+    write_folder(tmp_path, model, TOKENIZER)
+    read = wherefrom.load(tmp_path)
+    assert read.config.never_ids == (7, 9)
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path, dtype=torch.float32)
+    theirs.generation_config.bad_words_ids = [[7], [9], [3]]  # an end mark among them may be written
+    source = read.tokenizer.encode("To be")
+    how = {"max_new_tokens": 8, "num_beams": 1, "do_sample": False}
+    expected = theirs.generate(input_ids=torch.tensor([source.ids]), **how)[0, 1:].tolist()
+    written = list(wherefrom.generate(read, "To be", max_tokens=8).ids)
+    assert written == expected
+    assert not {7, 9} & set(written)
+
+
 @pytest.mark.parametrize("name", [name for name in THEIRS if name != "gpt2, without prefix"])
 def test_a_folder_of_transformers_is_written_as_it_was(name: str, tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
@@ -189,10 +207,11 @@ def test_the_smallest_config_of_gpt2_is_gpt2_small() -> None:
 
 
 def test_our_own_fields_are_those_of_the_configuration() -> None:
-    fields = config_fields(replace(OURS["original"], eos_ids=(1, 2)))
+    config = replace(OURS["original"], eos_ids=(1, 2), never_ids=(3,))
+    fields = config_fields(config)
     assert fields.pop("model_type") == "wherefrom"
     assert fields.pop("format") == 1
-    expected = asdict(replace(OURS["original"], eos_ids=(1, 2))) | {"eos_ids": [1, 2]}
+    expected = asdict(config) | {"eos_ids": [1, 2], "never_ids": [3]}
     del expected["architecture"]
     assert fields == expected
     assert json.loads(json.dumps(fields)) == fields

@@ -17,7 +17,7 @@ import wherefrom
 from wherefrom.attention import Mask, attend
 from wherefrom.capture import native
 from wherefrom.capture.native import facts_of
-from wherefrom.capture.recorder import Recorder
+from wherefrom.capture.recorder import Recorder, _Spare
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.model.attention_function import Site
@@ -256,6 +256,34 @@ def test_memory_is_used_again_only_when_nobody_holds_it(small: wherefrom.Languag
     kept = third.calls[0].q.ctypes.data
     del third, held
     assert wherefrom.record(small, TEXT).calls[0].q.ctypes.data == kept
+
+
+def test_the_memory_that_is_kept_is_never_what_a_view_of_a_view_looks_at() -> None:
+    spare, kind = _Spare(), np.dtype(np.float32)
+    lent = spare.take("q", (2, 3, 4), kind)
+    lent[:] = 7
+    view = lent[1][:, 1:].T
+    place = lent.ctypes.data
+    del lent
+    assert spare.take("q", (2, 3, 4), kind).ctypes.data != place
+    assert view.min() == view.max() == 7
+    del view
+    again = spare.take("q", (2, 3, 4), kind)
+    assert again.ctypes.data == place
+    tensor = torch.from_numpy(again)[0, 1:]
+    del again
+    assert spare.take("q", (2, 3, 4), kind).ctypes.data != place
+    assert tensor.min() == 7
+
+
+def test_no_more_memory_is_kept_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Spare, "MOST", 100)
+    spare, kind = _Spare(), np.dtype(np.uint8)
+    places = {}
+    for name, size in (("q", 60), ("k", 50), ("v", 40)):
+        places[name] = spare.take(name, (size,), kind).ctypes.data
+    kept = {name: array.nbytes for name, array in spare._free.items()}
+    assert kept == {"q": 60, "v": 40}
 
 
 def test_bfloat16_is_kept_exactly_and_lse_in_float32() -> None:

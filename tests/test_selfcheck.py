@@ -13,7 +13,7 @@ from torch import Tensor
 
 import wherefrom
 from wherefrom.attention import Mask
-from wherefrom.capture import recorder, selfcheck
+from wherefrom.capture import fused, selfcheck
 from wherefrom.capture.fused import Attended, Limits, attend
 from wherefrom.capture.recorder import Recorder
 from wherefrom.capture.selfcheck import CEILING, Sample, check_samples, rows_to_check
@@ -80,7 +80,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, calls: tuple[int, 
         right = attend(q, k, v, limits=limits, scale=scale)
         return fault(right) if calls is None or made[-1] in calls else right
 
-    monkeypatch.setattr(recorder, "attend", faulty)
+    monkeypatch.setattr(fused, "attend", faulty)
     return made
 
 
@@ -289,3 +289,20 @@ def test_layers_with_other_masks_are_checked_with_their_own() -> None:
         (6, 5, 1),
         (9, None, 1),
     ]
+
+
+class Elsewhere(Tensor):
+    """A tensor on another device: what is made of it is there too, until it is brought here."""
+
+    def cpu(self) -> Tensor:
+        return self.as_subclass(Tensor)
+
+
+def test_outputs_on_another_device_are_checked_in_cpu_memory() -> None:
+    """Where q, k, v and lse are by then: a check that mixed devices would end a watched run on a GPU."""
+    y = torch.randn(1, 2, 5, 3, generator=torch.Generator().manual_seed(1))
+    there = Attended(y.as_subclass(Elsewhere), torch.zeros(1, 2, 5).as_subclass(Elsewhere), "a kernel")
+    assert type(there.output[0][:, 1].float()) is Elsewhere
+    sample = Sample.of(there, mask=Mask(), scale=1.0, site=SITE)
+    assert type(sample.y) is Tensor
+    assert torch.equal(sample.y, y[0][:, list(sample.rows)])

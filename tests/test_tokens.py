@@ -13,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from small import byte_tokenizer
 from wherefrom.errors import InputError, ModelError
 from wherefrom.model import store
+from wherefrom.model.generate import Writer
 from wherefrom.tokens import BYTE_TO_LETTER, Tokenizer, readable
 
 # From transformers on the same vocabulary.
@@ -287,6 +288,78 @@ def test_one_token_of_a_sentencepiece_vocabulary() -> None:
     assert tokenizer.label(tokenizer.one_token("\n")) == "\\n"
     with pytest.raises(InputError):
         tokenizer.one_token("<0xE4>")
+
+
+def words(*, decoder: bool = True) -> Tokenizer:
+    """A vocabulary in the manner of BERT, all in small letters, with marks around; or of whole words."""
+    names = ["[CLS]", "[SEP]", "[UNK]", "the", "bridge", "##s", "was", "closed", "."]
+    numbers = {name: number for number, name in enumerate(names)}
+    if not decoder:
+        inner = tokenizers.Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
+        inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return Tokenizer(inner)
+    inner = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    inner.normalizer, inner.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece()
+    inner.add_special_tokens(["[CLS]", "[SEP]"])
+    inner.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 0))
+    return Tokenizer(inner)
+
+
+def test_words_are_not_glued_together() -> None:
+    for tokenizer, ids, text in (
+        (words(decoder=False), (3, 4, 6), "the bridge was"),
+        (words(), (0, 3, 4, 5, 6, 7, 8, 1), "[CLS] the bridges was closed. [SEP]"),
+    ):
+        tokens = tokenizer.tokens_of(ids)
+        assert tokens.text == text == tokenizer.decode(ids)
+        spelled = [text[slice(*token.span)] for token in tokens]
+        assert spelled == [token.text.removeprefix("##") for token in tokens]
+    read = words().encode("The bridges was closed.")
+    assert [token.span for token in read[1:-1]] == [(0, 3), (4, 10), (10, 11), (12, 15), (16, 22), (22, 23)]
+
+
+def test_a_mark_behind_a_text_that_is_rewritten_stands_behind_it() -> None:
+    assert [token.span for token in words().encode("The bridge")] == [(0, 0), (0, 3), (4, 10), (10, 10)]
+
+
+@pytest.mark.parametrize(("text", "number"), [("Bridge", 4), (" Bridge", 4), ("bridge", 4), ("##s", 5), ("[CLS]", 0)])
+def test_one_token_of_a_vocabulary_in_small_letters(text: str, number: int) -> None:
+    assert words().one_token(text) == number
+
+
+def test_a_word_that_the_vocabulary_lacks() -> None:
+    for text in ("Paris", "the Paris"):
+        with pytest.raises(InputError) as caught:
+            words().one_token(text)
+        assert str(caught.value) == (
+            f'the token "{text}": expected a word that this model\'s vocabulary has, '
+            'got one that it reads as "[UNK]". Ask for another word.'
+        )
+    with pytest.raises(InputError, match=r'exactly one token of this model, got 2 \("the", "bridge"\)'):
+        words().one_token("The bridge")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "ids", "after", "text"),
+    [
+        (words(), (4, 5, 6, 8), None, "bridges was."),
+        (words(), (4, 5, 6, 8), 3, " bridges was."),
+        (words(decoder=False), (4, 6), None, "bridge was"),
+        (words(decoder=False), (4, 6), 3, " bridge was"),
+        (sentencepiece(), (5, 4, 5), None, "ab a"),
+        (sentencepiece(), (5, 4, 5), 3, " ab a"),
+        (Tokenizer(byte_tokenizer()), (Tokenizer(byte_tokenizer()).one_token(" "), 65), None, None),
+    ],
+)  # fmt: skip
+def test_a_text_is_written_as_its_decoder_would(
+    tokenizer: Tokenizer, ids: tuple[int, ...], after: int | None, text: str | None
+) -> None:
+    writer = Writer(tokenizer, after=after)
+    pieces = [writer.write(number) for number in ids]
+    assert "".join(pieces) == writer.text == (tokenizer.decode(ids) if text is None else text)
+    if after is None:
+        assert writer.text == tokenizer.decode(ids)
 
 
 def test_tokens_of_leaves_out_the_beginning_mark() -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,23 @@ def test_each_baseline_knows_more_than_the_one_before() -> None:
     assert found.bigram < 0.7 * found.unigram < 0.4 * found.uniform
     assert found.tokens == CORPUS.windows(16)[:, 1:].size
     assert baselines(CORPUS, 16, windows=2).tokens == 32
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ((CORPUS, "x"), "the context: expected a whole number from 1 up, got 'x'"),
+        ((CORPUS, 0), "the context: expected a whole number from 1 up, got 0"),
+        ((CORPUS, 16, 0), "the windows: expected a whole number from 1 up, got 0. None is all of them"),
+        ((CORPUS, 16, 1.5), "the windows: expected a whole number from 1 up, got 1.5"),
+        (("text", 16), "the text: expected a Corpus, got 'text'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_counted(asked: Any, sentence: str) -> None:
+    corpus, context, *windows = asked
+    with pytest.raises(InputError, match=sentence):
+        baselines(corpus, context, windows=windows[0] if windows else None)
 
 
 def test_a_text_shorter_than_a_window_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherefrom.errors import TrainingError
-from wherefrom.training.log import HEADER, Log, LogRow, read_log
+from wherefrom.training.log import HEADER, Log, LogRow, read_log, refuse_foreign
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -60,10 +60,46 @@ def test_rows_behind_a_checkpoint_are_cut_off(tmp_path: Path) -> None:
 
 DAMAGED = [
     ("step,loss\n", 1, "line 1: expected the columns step,tokens,train_loss"),
+    (HEADER.replace("per_second", "per_hour"), 1, "gradient_norm,tokens_per_hour'. Move the file"),
     (HEADER + row(1).line() + "2,1024,zero,,0.001,2.5,1234.5\n", 3, "line 3: expected 7 numbers, got '2,1024,zero,,0"),
     (HEADER + "1,512,1.0,,0.001,2.5\n", 2, "line 2: expected 7 numbers, got"),
     (HEADER + "\n", 2, "line 2: expected 7 numbers, got ''. Move the file away"),
 ]
+
+
+def test_a_new_run_leaves_a_foreign_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    for content, told in [
+        (b"name,price\nsugar,3\n", "'name,price'"),
+        (b"name,price", "'name,price'"),
+        (b"\x89PNG\r\n", "the byte 0x89"),
+    ]:
+        path.write_bytes(content)
+        for use in (refuse_foreign, lambda path: Log(path, 0)):
+            with pytest.raises(TrainingError, match=rf"log\.csv, line 1: expected .*, got {told}\. Move the file away"):
+                use(path)
+        assert path.read_bytes() == content
+    for ours in (b"", HEADER.encode(), HEADER.replace("\n", "\r\n").encode(), HEADER.encode() + b"1,torn"):
+        path.write_bytes(ours)
+        Log(path, 0).close()
+        assert path.read_text() == HEADER
+
+
+def test_a_log_may_have_the_line_ends_of_windows(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    lines = [HEADER, row(1).line(), row(2).line()]
+    path.write_bytes("".join(lines).replace("\n", "\r\n").encode())
+    assert read_log(path) == (row(1), row(2))
+    Log(path, 1).close()
+    assert path.read_bytes() == "".join(lines[:2]).encode()
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(HEADER.encode() + row(1).line().encode() + b"2,\xff\n")
+    with pytest.raises(TrainingError, match="line 3: expected text in UTF-8, got the byte 0xFF") as caught:
+        read_log(path)
+    assert (caught.value.path, caught.value.line) == (path, 3)
 
 
 @pytest.mark.parametrize(("content", "line", "sentence"), DAMAGED)

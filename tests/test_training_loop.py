@@ -324,6 +324,13 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, given: dict[str, A
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, True, None])
+def test_what_is_no_seed(seed: Any) -> None:
+    with pytest.raises(InputError, match=r"the seed: expected a whole number from 0 to 2\^63 - 1, got"):
+        draw(CONFIG, seed)
+    assert draw(CONFIG, 2**63 - 1).config == CONFIG
+
+
 def test_settings_and_tokenizer_are_of_their_kind(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the settings: expected a Settings, got a value of type dict"):
         train(CONFIG, CORPUS, TOKENIZER, SETTINGS, tmp_path)

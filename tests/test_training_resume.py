@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from training_small import (
 from wherefrom.errors import TrainingError
 from wherefrom.model.config import Config
 from wherefrom.training import run as runs
+from wherefrom.training import trainer
 from wherefrom.training.log import read_log
 from wherefrom.training.loop import Trained, resume, train
 from wherefrom.training.run import STATE, latest, read_state
@@ -49,7 +51,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs that a real SIGKILL ended, in processes of their own, at the same time."""
     folder, hows = tmp_path_factory.mktemp("killed"), ["outside", "within"]
-    at = random.Random(SEED).randrange(8, 32)
+    at = random.Random(SEED).randrange(9, 32)  # lines of the log: behind the first checkpoint, of step 7
     command = [sys.executable, training_small.__file__, str(folder), *hows]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -128,6 +130,90 @@ def test_a_run_may_be_stopped_again_and_again(tmp_path: Path, unbroken: Trained)
             run(tmp_path, how={"resume": True, **stop_at(step)})
     assert bits(run(tmp_path, how={"resume": True}).checkpoint) == bits(unbroken.checkpoint)
     assert timeless(tmp_path) == timeless(unbroken.checkpoint.parent)
+
+
+def press(*steps: int) -> dict[str, Any]:
+    """Ctrl-C, as the system sends it, while the step's row is looked at."""
+
+    def look(row: Any, _: object) -> None:
+        for _again in range(steps.count(row.step)):
+            signal.raise_signal(signal.SIGINT)
+
+    return {"on_step": look}
+
+
+@pytest.mark.parametrize("step", [1, 10, 12, 14, 39])
+def test_ctrl_c_keeps_the_step_that_it_came_in(tmp_path: Path, unbroken: Trained, step: int) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, how=press(step))
+    assert signal.getsignal(signal.SIGINT) is before is signal.default_int_handler
+    assert latest(tmp_path).name == f"step-{step:08d}"
+    state, last = read_state(latest(tmp_path)), read_log(tmp_path / "log.csv")[-1]
+    assert (state.step, state.validation_loss) == (step, last.validation_loss) == (last.step, last.validation_loss)
+    resumed = run(tmp_path, how={"resume": True})
+    assert bits(resumed.checkpoint) == bits(unbroken.checkpoint)
+    assert timeless(tmp_path) == timeless(unbroken.checkpoint.parent)
+    assert (resumed.best_validation_loss, resumed.best_step) == (unbroken.best_validation_loss, unbroken.best_step)
+
+
+def test_ctrl_c_within_an_update_waits_for_its_end(
+    tmp_path: Path, unbroken: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = trainer.Trainer._update
+
+    def pressed_within(self: trainer.Trainer, rate: float) -> tuple[float, float]:
+        step = self.optimizer.step
+        monkeypatch.setattr(self.optimizer, "step", lambda: (signal.raise_signal(signal.SIGINT), step()))
+        return update(self, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_update", pressed_within)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path)
+    assert names(tmp_path) == ["log.csv", "step-00000001"]
+    assert bits(run(tmp_path, how={"resume": True}).checkpoint) == bits(unbroken.checkpoint)
+
+
+def test_ctrl_c_pressed_twice_ends_at_once(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, how=press(10, 10))
+    assert names(tmp_path) == ["log.csv", "step-00000007"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_another_answer_to_ctrl_c_is_left_as_it_is(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def own(number: int, _: object) -> None:
+        seen.append(number)
+
+    signal.signal(signal.SIGINT, own)
+    try:
+        assert run(tmp_path, how=press(3)).step == 40
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert seen == [signal.SIGINT]
+
+
+def test_a_run_in_another_thread_gets_no_signals(tmp_path: Path) -> None:
+    steps: list[int] = []
+    thread = threading.Thread(target=lambda: steps.append(run(tmp_path, steps=2).step))
+    thread.start()
+    thread.join()
+    assert steps == [2]
+
+
+def test_what_ctrl_c_would_keep_must_be_numbers(tmp_path: Path) -> None:
+    def look(row: Any, transformer: Any) -> None:
+        if row.step == 10:
+            transformer.norm.weight.data[3] = float("nan")
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(TrainingError, match=r"the weights norm\.weight after step 10: expected a finite number"):
+        run(tmp_path, how={"on_step": look})
+    assert names(tmp_path) == ["log.csv", "step-00000007"]
 
 
 def test_ctrl_c_leaves_the_last_checkpoint(tmp_path: Path, unbroken: Trained) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import wherefrom
 from training_small import (
     CONFIG,
     CORPUS,
     SETTINGS,
+    TEXT,
     StopError,
     bits,
     names,
@@ -28,10 +30,13 @@ from training_small import (
     stopped,
     timeless,
 )
-from wherefrom.errors import ModelError, TrainingError
+from wherefrom.errors import InputError, ModelError, TrainingError
+from wherefrom.model.config import Config
+from wherefrom.model.cost import parameters
 from wherefrom.training import run as runs
 from wherefrom.training.log import read_log
-from wherefrom.training.loop import Trained
+from wherefrom.training.loop import Trained, resume
+from wherefrom.training.memory import room_for
 from wherefrom.training.run import OPTIMIZER, STATE, latest, read_state
 from wherefrom.training.settings import Settings
 
@@ -184,6 +189,110 @@ def test_a_state_of_another_step_is_refused(tmp_path: Path) -> None:
     (tmp_path / "step-00000007").rename(tmp_path / "step-00000008")
     with pytest.raises(TrainingError, match="expected the state of step-00000008, got that of step 7"):
         read_state(tmp_path / "step-00000008")
+
+
+EDITED: list[tuple[dict[str, Any], str]] = [
+    ({"settings": [1, 2]}, "expected an object as settings, got [1, 2]. Move this checkpoint away"),
+    ({"config": 3}, "expected an object as config, got 3."),
+    ({"files": None}, "expected an object as files, got None."),
+    ({"train_tokens": 0}, "expected a whole number from 1 up as train_tokens, got 0."),
+    ({"validation_tokens": 0}, "expected a whole number from 1 up as validation_tokens, got 0."),
+    ({"validation_tokens": True}, "expected a whole number from 1 up as validation_tokens, got True."),
+    ({"step": "7"}, "expected a whole number from 1 up as step, got '7'."),
+    ({"torch": 2}, "expected a text as torch, got 2."),
+    ({"best_validation_loss": "low"}, "expected a number, or null as best_validation_loss, got 'low'."),
+    ({"best_step": 1.5}, "expected a whole number, or null as best_step, got 1.5."),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), EDITED, ids=[sentence for _, sentence in EDITED])
+def test_an_edited_state_is_refused(unfinished: Path, changes: dict[str, Any], sentence: str) -> None:
+    path = unfinished / "step-00000007" / STATE
+    content = path.read_text()
+    try:
+        path.write_text(json.dumps({**json.loads(content), **changes}))
+        with pytest.raises(TrainingError, match=re.escape(sentence)) as caught:
+            read_state(path.parent)
+        assert caught.value.path == path
+        with pytest.raises(TrainingError, match="got only a part of one"):
+            latest(unfinished)
+    finally:
+        path.write_text(content)
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stopped(tmp_path_factory.mktemp("unfinished"), 8)
+
+
+@pytest.mark.parametrize("folder", [5, None, "a\0b", "x" * 300, "~nobody-here/run"])
+def test_what_is_no_folder(folder: Any) -> None:
+    for begin in (lambda: run(folder), lambda: run(folder, how={"resume": True}), lambda: resume(folder, TEXT)):
+        with pytest.raises(InputError, match="the run's folder: expected a path that can be one, got ") as caught:
+            begin()
+        assert caught.value.folder == folder
+
+
+def test_home_is_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run("~/run", steps=2).checkpoint == tmp_path / "run" / "step-00000002"
+    with pytest.raises(TrainingError, match="a finished run, 2 of 2 steps"):
+        resume("~/run", TEXT)
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_foreign_log_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("name,price\nsugar,3\n")
+    (tmp_path / ".step-00000003.0a1b2c3d").mkdir()
+    with pytest.raises(TrainingError, match=r"log\.csv, line 1: expected the columns step,tokens"):
+        run(tmp_path)
+    assert names(tmp_path) == [".step-00000003.0a1b2c3d", "log.csv"]  # nothing was swept away either
+    assert (tmp_path / "log.csv").read_text() == "name,price\nsugar,3\n"
+    (tmp_path / "other" / "log.csv").mkdir(parents=True)
+    with pytest.raises(TrainingError, match="the run's log: expected room and permission to write it"):
+        run(tmp_path / "other")
+
+
+def test_a_model_that_does_not_fit_into_memory(tmp_path: Path) -> None:
+    wide = Config.decoder(layers=1, width=10**8, heads=2, vocabulary=257, context=16)
+    with pytest.raises(TrainingError) as caught:
+        run(tmp_path / "new", model=wide)
+    assert re.fullmatch(
+        rf"the memory: expected room for a model of {parameters(wide):,} parameters, their gradients and two averages "
+        r"of each, got none for another \d+ bytes\. Choose a smaller width, fewer layers, or a smaller vocabulary\.",
+        str(caught.value),
+    )
+    assert not (tmp_path / "new").exists()  # what was made for the run goes with it
+    with pytest.raises(TrainingError, match="the memory"):
+        run(tmp_path, model=wide)
+    assert tmp_path.exists()  # what was there stays
+
+
+RAN_OUT = [
+    (MemoryError("Unable to allocate 7.11 PiB for an array with shape (9,)"), "none for another 7.11 PiB"),
+    (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."), "none for another 2.00 GiB"),
+    (torch.OutOfMemoryError("no more"), "too little"),
+    (
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 64 bytes."),
+        "none for another 64 bytes",
+    ),
+    (RuntimeError("Storage size calculation overflowed with sizes=[1, 2]"), "too little"),
+    (MemoryError(), "too little"),
+]
+
+
+@pytest.mark.parametrize(("error", "given"), RAN_OUT, ids=[given for _, given in RAN_OUT])
+def test_whatever_runs_out_of_memory(error: Exception, given: str) -> None:
+    with pytest.raises(TrainingError) as caught, room_for("a cow", "Buy a barn."):
+        raise error
+    assert str(caught.value) == f"the memory: expected room for a cow, got {given}. Buy a barn."
+    assert caught.value.__cause__ is error
+
+
+def test_another_error_is_not_about_memory() -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), room_for("a cow", "Buy a barn."):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
 def test_damaged_numbers_are_refused(tmp_path: Path) -> None:

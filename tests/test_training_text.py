@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from training_small import TEXT
 from wherefrom.errors import InputError
 from wherefrom.tokens import Tokenizer
 from wherefrom.training import text as text_module
-from wherefrom.training.text import Corpus, byte_tokenizer, encode_texts, read_texts, train_tokenizer
+from wherefrom.training.files import read_texts
+from wherefrom.training.text import Corpus, byte_tokenizer, encode_texts, train_tokenizer
 
 BYTES = byte_tokenizer()
 LEARNT = train_tokenizer(TEXT, 300)
@@ -47,7 +49,11 @@ BROKEN: list[tuple[bytes | None, str, dict[str, Any]]] = [
     (b"abc\x00def", "expected text in UTF-8, got a binary file (a zero byte at offset 3). Take the", {"offset": 3}),
     (b"\x89PNG\r\n\x1a\n\0", "got a binary file (a zero byte at offset 8)", {"offset": 8}),
     (b"caf\xe9 noir", "expected text in UTF-8, got the byte 0xE9 at offset 3. Convert it first", {"offset": 3}),
-    ("a".encode("utf-16"), "got a binary file (a zero byte at offset 3)", {"offset": 3}),
+    ("a".encode("utf-16-le"), "got a binary file (a zero byte at offset 1)", {"offset": 1}),
+    ("a".encode("utf-16"), "got UTF-16, by its byte order mark. Convert it first: `iconv -f utf-16 -t", {"offset": 0}),
+    (b"\xfe\xff\0a", "expected text in UTF-8, got UTF-16, by its byte order mark.", {"offset": 0}),
+    ("a".encode("utf-32"), "got UTF-32, by its byte order mark. Convert it first: `iconv -f utf-32 -t", {"offset": 0}),
+    (b"\0\0\xfe\xff\0\0\0a", "expected text in UTF-8, got UTF-32, by its byte order mark.", {"offset": 0}),
     (b"cut short \xf0\x9f\x99", "got the byte 0xF0 at offset 10", {"offset": 10}),
     (b"\xef\xbb\xbfok then \xff", "got the byte 0xFF at offset 11", {"offset": 11}),
 ]
@@ -64,14 +70,38 @@ def test_a_file_that_is_no_text(tmp_path: Path, content: bytes | None, sentence:
     assert caught.value.facts == {"path": path, **facts}
 
 
+def test_no_text_comes_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second coming may be held out, and would have been trained on."""
+    (tmp_path / "folder").mkdir()
+    one, two, link = (tmp_path / name for name in ("one.txt", "two.txt", "link.txt"))
+    one.write_text("some text")
+    two.write_text("\ufeffsome text")
+    link.symlink_to(one)
+    way_out = "Name it once: what is held out for validation must not be trained on."
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path, what in [
+        (one, "file"),
+        (link, "file"),
+        (tmp_path / "folder" / ".." / "one.txt", "file"),
+        ("~/one.txt", "file"),
+        (two, "text"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            read_texts([one, path])
+        assert str(caught.value) == f"the text {path}: expected another text than {one}, got the same {what}. {way_out}"
+        assert (caught.value.path, caught.value.other) == (Path(path), one)
+    two.write_text("some texts")
+    assert read_texts([one, two]) == ("some text", "some texts")
+
+
 def test_a_folder_is_no_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=re.escape("expected a text file, got a folder. Name the files in it.")):
         read_texts(tmp_path)
 
 
-@pytest.mark.parametrize("paths", [[], (), 3])
+@pytest.mark.parametrize("paths", [[], (), 3, [3], [None]])
 def test_files_must_be_named(paths: Any) -> None:
-    with pytest.raises(InputError, match="the files: expected"):
+    with pytest.raises(InputError, match=r"(the files|a file): expected"):
         read_texts(paths)
 
 
@@ -101,6 +131,25 @@ def test_the_same_text_gives_the_same_vocabulary() -> None:
 def test_merges_shorten_the_text_they_were_learnt_from() -> None:
     assert " the" in [LEARNT.token_bytes(number).decode(errors="replace") for number in range(256, 299)]
     assert len(encode_texts(TEXT, LEARNT)) * 2 < len(encode_texts(TEXT, BYTES)) == len(TEXT)
+
+
+def longest(tokenizer: Tokenizer) -> int:
+    return max(len(tokenizer.token_bytes(number)) for number in range(tokenizer.vocabulary_size - 1))
+
+
+def test_a_text_without_blanks_is_learnt_from_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken = "".join("abcdefgh"[number * number % 61 % 8] for number in range(2000))
+    text = unbroken + " " * 1000 + "x" + "é" * 500
+    cut = train_tokenizer(text, 400)
+    assert longest(cut) == text_module.LONGEST_WORD == 128  # no token is longer than what it was learnt from
+    assert cut.decode(encode_texts(text, cut).tolist()) == text
+    assert cut.inner.encode(" " * 256).ids == [cut.one_token(" " * 128)] * 2  # words are cut to learn, not to encode
+    state = json.loads(cut.inner.to_str())["pre_tokenizer"]
+    assert state == json.loads(BYTES.inner.to_str())["pre_tokenizer"]
+    monkeypatch.setattr(text_module, "LONGEST_WORD", 10_000)
+    whole = train_tokenizer(text, 400)
+    assert longest(whole) > 128
+    assert train_tokenizer(TEXT, 300).inner.to_str() == LEARNT.inner.to_str()  # its words are short: nothing was cut
 
 
 def test_a_pair_that_occurs_once_is_not_learnt() -> None:
@@ -159,6 +208,39 @@ def test_a_vocabulary_that_would_leave_something_out_is_refused() -> None:
     with pytest.raises(InputError, match=re.escape(sentence)) as caught:
         encode_texts(["ab", "aéb\n \x01"[:-1]], foreign({"a": 0, "b": 1, "<end>": 2}))
     assert caught.value.document == 1
+
+
+def known(*words: str, model: Any = None, unknown: str = "[UNK]") -> Tokenizer:
+    vocabulary = {word: number for number, word in enumerate([unknown, "<end>", *words])}
+    inner = tokenizers.Tokenizer(model or models.WordLevel(vocabulary, unk_token=unknown))
+    inner.pre_tokenizer = pre_tokenizers.Split(" ", "isolated")
+    return Tokenizer(inner)
+
+
+UNIGRAM = models.Unigram([("<unk>", 0.0), ("<end>", -9.0), ("a", -1.0), ("b", -1.0), (" ", -1.0)], unk_id=0)
+
+
+def test_what_becomes_the_unknown_token_is_refused() -> None:
+    words = known("[UNK]s", "to", "be", " ", "U", "N", "K", "[", "]")
+    assert encode_texts("to be to be", words).tolist() == [3, 5, 4, 5, 3, 5, 4]
+    # "[NUK]" has the bytes of "[UNK]", so that only the id tells
+    with pytest.raises(InputError, match=r"that makes its unknown token, \[UNK\], of 2 parts of it") as caught:
+        encode_texts(["to be", "to [NUK] be [KNU]"], words)
+    assert caught.value.document == 1
+    assert encode_texts("to [UNK]", words).tolist() == [3, 5, 0]  # it is spelled there
+    with pytest.raises(InputError, match="spells the whole text, got one that would leave out 2 of its 5 bytes"):
+        encode_texts("to or", known("to", " ", unknown="[?]" * 9))  # however long the unknown token's name is
+    assert encode_texts("ab a", known(model=UNIGRAM)).tolist() == [2, 3, 4, 2]
+    with pytest.raises(InputError, match="the vocabulary: expected one that spells the whole text"):
+        encode_texts("abc", known(model=UNIGRAM))
+
+
+def test_what_a_tokenizer_adds_makes_up_for_nothing() -> None:
+    tokenizer = foreign({**{letter: number for number, letter in enumerate("ab")}, "Ġ": 2, "<end>": 3})
+    tokenizer.inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)  # a blank before each piece
+    assert encode_texts("ab", tokenizer).tolist() == [2, 0, 1]
+    with pytest.raises(InputError, match="got one that would leave out 1 of its 3 bytes"):
+        encode_texts("abc", tokenizer)
 
 
 def test_many_ids_need_four_bytes() -> None:

@@ -21,7 +21,7 @@ from wherefrom.training.log import LogRow
 from wherefrom.training.loop import Trained, resume
 from wherefrom.training.run import checkpoints
 from wherefrom.training.watch import Watch, repeated_probe
-from wherefrom.training.watched import COLUMNS, NAME, Watched, read_rows, read_watched, rows_of
+from wherefrom.training.watched import COLUMNS, NAME, NAMES, Watched, read_rows, read_watched, rows_of
 
 PROBE = repeated_probe(CORPUS, 14)
 EVERY = 4
@@ -52,9 +52,11 @@ def seen(whole: Trained) -> Watched:
 def test_the_figures_are_those_of_a_recording(whole: Trained, seen: Watched, step: int) -> None:
     model = wherefrom.load(whole.checkpoint.parent / f"step-{step:08d}")
     recording = wherefrom.record(model, TOKENIZER.tokens_of(PROBE.tolist()))
-    asked = [row[2:] for row in wherefrom.head_figures(recording).rows]
+    answer = wherefrom.head_figures(recording)
+    asked = [row[2:] for row in answer.rows]
     at = LOOKS.index(step)
-    found = [[seen.figures[name][at, layer, head] for name in FIGURES] for layer in (0, 1) for head in (0, 1)]
+    assert tuple(column.name for column in answer.columns[2:]) == NAMES  # one name for a figure everywhere
+    found = [[seen.figures[name][at, layer, head] for name in NAMES] for layer in (0, 1) for head in (0, 1)]
     np.testing.assert_allclose(found, asked, rtol=1e-6)
     assert len({round(value, 6) for value in seen.figures["entropy"][at].ravel()}) == 4  # of four heads
 
@@ -74,7 +76,7 @@ def test_the_losses_are_the_means_of_the_two_halves(whole: Trained, seen: Watche
 def test_it_looks_at_the_first_step_and_then_every_so_many(seen: Watched) -> None:
     assert seen.steps.tolist() == LOOKS
     assert all(values.shape == (6, 2, 2) for values in seen.figures.values())
-    assert tuple(seen.figures) == FIGURES
+    assert tuple(seen.figures) == NAMES
     assert seen.new_nats.shape == seen.again_nats.shape == (6,)
     assert seen.new_nats[-1] < seen.new_nats[0]  # it learnt something meanwhile
 
@@ -208,6 +210,30 @@ def test_a_new_run_begins_a_new_table(tmp_path: Path, whole: Trained) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_new_run_leaves_no_table_of_another_and_what_is_foreign(tmp_path: Path, whole: Trained) -> None:
+    (tmp_path / NAME).write_text(table(whole.checkpoint.parent)[:500])  # damaged further down, ours all the same
+    run(tmp_path, steps=1)
+    assert not (tmp_path / NAME).exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / NAME).write_text("name,price\nsugar,3\n")
+    run(other, steps=1)
+    assert (other / NAME).read_text() == "name,price\nsugar,3\n"
+
+
+def test_a_table_may_have_the_line_ends_of_windows(tmp_path: Path, whole: Trained) -> None:
+    before = table(whole.checkpoint.parent)
+    (tmp_path / NAME).write_bytes(before.replace("\n", "\r\n").encode())
+    assert [",".join(row) for row in read_rows(tmp_path / NAME)] == before.splitlines()[1:]
+
+
+@pytest.mark.parametrize("folder", [5, None, "a\0b", "x" * 300])
+def test_what_is_no_folder_of_a_run(folder: Any) -> None:
+    for ask in (lambda: Watch(folder, PROBE), lambda: read_watched(folder)):
+        with pytest.raises(InputError, match="the run's folder: expected a path that can be one, got "):
+            ask()
+
+
 def test_the_first_step_with_another_interval(tmp_path: Path) -> None:
     watched(tmp_path, every=10)
     assert read_watched(tmp_path).steps.tolist() == [1, 10, 20]
@@ -263,6 +289,7 @@ DAMAGED = {
     "no text": (b"\xff\xfe\x00", r"expected a table, got no text \(the byte 0xFF\)"),
     "empty": ("", "got an empty file"),
     "half a header": (HEADER[:20], "got 'step,layer,head,entr'"),
+    "another last column": (f"{HEADER[:-5]}often\n", "got 'step,.*,again_nats,often'"),
     "no whole number": (f"{HEADER}\n1.5,0,0,{ROW}\n", "expected 15 numbers in line 2, got '1.5,0,0"),
     "a word": (f"{HEADER}\n1,0,0,{ROW}\n2,0,0,{ROW.replace('0.5', 'bad', 1)}\n", "expected 15 numbers in line 3"),
     "half an interval": (f"{HEADER}\n1,0,0,{ROW}.5\n", "expected 15 numbers in line 2"),
@@ -349,7 +376,7 @@ def test_a_figure_without_a_value_is_an_empty_cell_and_comes_back_as_nan(tmp_pat
     empty = {name for name, cell in zip(COLUMNS, first, strict=True) if cell == ""}
     assert empty == {"duplicate", "induction"}
     found = read_watched(tmp_path)
-    assert all(np.isnan(found.figures[name]).all() == (name in empty) for name in FIGURES)
+    assert all(np.isnan(found.figures[name]).all() == (name in empty) for name in NAMES)
     assert found.onset("induction", 0, 0, 0.0) is None
     assert [",".join(row) for row in read_rows(tmp_path / NAME)] == table(tmp_path).splitlines()[1:]
 
@@ -372,7 +399,7 @@ def test_every_digit_comes_back(tmp_path: Path) -> None:
 
 def by_hand() -> Watched:
     values = np.array([[[0.1, 0.9]], [[0.4, np.nan]], [[0.6, 0.2]], [[0.5, 0.95]]])
-    figures = {**dict.fromkeys(FIGURES, values), "first": np.zeros_like(values)}
+    figures = {**dict.fromkeys(NAMES, values), "first": np.zeros_like(values)}
     return Watched(np.array([1, 10, 20, 30]), figures, np.full(4, 5.0), np.array([5.0, 4.0, 2.0, 1.0]))
 
 

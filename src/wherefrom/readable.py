@@ -42,6 +42,15 @@ def readable(text: str) -> str:
     return "".join(shown)
 
 
+def printable(text: str) -> str:
+    r"""Text whose characters all print: any other becomes an escape, but for the mark that `readable` ends with.
+
+    >>> print(printable("a\x1b[31m\n"))
+    a\x1b[31m\n
+    """
+    return "".join(c if c.isprintable() or c == LEFT_TO_RIGHT_MARK else escape(c) for c in text)
+
+
 def escape(character: str) -> str:
     """Return one character as Python writes it in a string."""
     code = ord(character)

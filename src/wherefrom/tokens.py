@@ -4,27 +4,26 @@ Takes errors from below. Gives `Tokens` to capture, questions and views, and tok
 
 Two kinds of vocabulary are read to the byte: byte-level BPE (GPT-2's alphabet, where each byte has a
 printable stand-in: https://github.com/openai/gpt-2/blob/master/src/encoder.py) and sentencepiece's ("▁" for a
-blank, "<0xE4>" for a lone byte).
+blank, "<0xE4>" for a lone byte). A third (WordPiece, whole words) has no blanks: its decoder puts them between words.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import tokenizers
 
 from wherefrom.errors import InputError, ModelError
 from wherefrom.readable import LEFT_TO_RIGHT_MARK, escape, readable
+from wherefrom.spans import LONE_BYTE, Token, Tokens, exact_spans, given_spans, lone_label, tokens_at, whole_text
 
 MASKS = ("[MASK]", "<mask>")
 __all__ = ["LEFT_TO_RIGHT_MARK", "Token", "Tokenizer", "Tokens", "readable"]
-LONE_BYTE = re.compile("[\udc80-\udcff]")  # how Python's surrogateescape writes an undecodable byte (PEP 383)
+WORDS = ("WordPiece", "WordLevel", "BPEDecoder")
 SENTENCEPIECE_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -37,52 +36,6 @@ def _byte_alphabet() -> tuple[str, ...]:
 
 BYTE_TO_LETTER = _byte_alphabet()
 LETTER_TO_BYTE = {letter: byte for byte, letter in enumerate(BYTE_TO_LETTER)}
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token of a prompt.
-
-    Attributes:
-        position: its place among the tokens, from 0.
-        id: its number in the vocabulary.
-        text: its bytes as text; empty where they are only a part of a character.
-        data: its bytes.
-        span: the characters of the prompt it stands for, from start up to but not including end. Tokens that
-            share one character all carry that character's span; a token that is not in the text (a beginning
-            mark) has an empty one.
-        label: what a person sees (see `readable`); a part of a character says which: ``🙂 1/3``.
-    """
-
-    position: int
-    id: int
-    text: str
-    data: bytes
-    span: tuple[int, int]
-    label: str
-
-
-@dataclass(frozen=True)
-class Tokens(Sequence[Token]):
-    """A prompt and its tokens, in order."""
-
-    text: str
-    items: tuple[Token, ...]
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The vocabulary numbers, one a token."""
-        return tuple(token.id for token in self.items)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    @overload
-    def __getitem__(self, index: int) -> Token: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Token, ...]: ...
-    def __getitem__(self, index: int | slice) -> Token | tuple[Token, ...]:
-        return self.items[index]
 
 
 class Tokenizer:
@@ -100,7 +53,8 @@ class Tokenizer:
         inner.no_padding()
         self.inner, self.rows = inner, max(rows, inner.get_vocab_size(with_added_tokens=True))
         self._added = {number: token.content for number, token in inner.get_added_tokens_decoder().items()}
-        self._byte_level = _decodes_bytes(inner)
+        rules = _decoding(inner)
+        self._byte_level, self._words = "ByteLevel" in rules, not rules.isdisjoint(WORDS)
         # the longest first, as the library prefers them; an empty alternation would match everywhere
         names = sorted((re.escape(name) for name in self._added.values()), key=len, reverse=True)
         self._added_names = re.compile("|".join(names) or r"(?!)")
@@ -161,16 +115,17 @@ class Tokenizer:
         data = [self.token_bytes(number) for number in encoding.ids]
         inside = [mark == 0 for mark in encoding.special_tokens_mask]
         if b"".join(piece for piece, own in zip(data, inside, strict=True) if own) == raw:
-            spans = _exact_spans(text, data, inside)
+            spans = exact_spans(text, data, inside)
         else:  # the tokenizer rewrote the text (a blank before it, normal forms): its own account is the best
-            spans = [(int(start), int(end)) for start, end in encoding.offsets]
-        return _tokens(text, encoding.ids, data, spans)
+            spans = given_spans(text, encoding.offsets, inside)
+        return tokens_at(text, encoding.ids, data, spans)
 
     def tokens_of(self, ids: Iterable[int]) -> Tokens:
         """Return the tokens of given ids, such as a prompt with what a model wrote after it.
 
         The text is what the tokens' bytes spell, special tokens included, the beginning mark that `encode`
-        adds left out. A byte that belongs to no whole character (a text cut inside one) is one U+FFFD of it.
+        adds left out; words that have no blanks of their own get one between them. A byte that belongs to no whole
+        character (a text cut inside one) is one U+FFFD of it.
 
         Raises:
             InputError: the vocabulary has no token of one of the numbers.
@@ -179,9 +134,40 @@ class Tokenizer:
         data = [self.token_bytes(number) for number in numbers]
         opening = len(self._opening) if numbers[: len(self._opening)] == self._opening else 0
         inside = [position >= opening for position in range(len(numbers))]
+        pieces = self._joined(numbers, data, inside) if self._words else data
         # surrogateescape gives every broken byte a character of its own, which no whole character is.
-        text = b"".join(data[opening:]).decode(errors="surrogateescape")
-        return _tokens(text, numbers, data, _exact_spans(text, data, inside))
+        text = b"".join(pieces[opening:]).decode(errors="surrogateescape")
+        spans = exact_spans(text, pieces, inside)
+        if self._words:  # as in a text that is read, the blank before a word is no part of it
+            spans = [(start + (end - start > 1 and text[start] == " "), end) for start, end in spans]
+        return tokens_at(text, numbers, data, spans)
+
+    def _joined(self, numbers: Sequence[int], data: Sequence[bytes], inside: Sequence[bool]) -> list[bytes]:
+        """Return what each token adds to the text."""
+        pieces, before = [], None
+        for number, own_data, own in zip(numbers, data, inside, strict=True):
+            pieces.append(self.added_bytes(number, before) if own else own_data)
+            before = number if own and own_data else before
+        return pieces
+
+    def added_bytes(self, number: int, before: int | None) -> bytes:
+        """Return what a token adds to a text: its bytes, and the blank that its vocabulary's decoder puts before it.
+
+        Args:
+            number: the token's id.
+            before: the token before it; None at the beginning of a text, where a decoder may leave a blank out.
+
+        Raises:
+            InputError: the model has no token of this number.
+        """
+        data = self.token_bytes(number)
+        if not data or (before is not None and not self._words):
+            return data
+        if before is not None:
+            start, both = self.decode([before]), self.decode([before, number])
+            return both.removeprefix(start).encode()
+        begun = self.decode([number]).encode()
+        return begun if self._words else data if begun.startswith(b" ") else data.removeprefix(b" ")
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids, special tokens spelled out; broken characters become U+FFFD."""
@@ -218,10 +204,13 @@ class Tokenizer:
 
         A part of a character shows its bytes (``bytes F0 9F``), since the character is not known.
         """
-        return _lone_label(self.token_bytes(number), number)
+        return lone_label(self.token_bytes(number), number)
 
     def one_token(self, text: str) -> int:
         """Return the id of the token that spells exactly this text, its leading blank included.
+
+        A vocabulary that rewrites what it reads (in small letters, without blanks) may spell it otherwise: then it is
+        the one token that it reads the text as.
 
         Raises:
             InputError: there is no such token; ``pieces`` and ``ids`` name those that the text falls into.
@@ -234,9 +223,21 @@ class Tokenizer:
             if number is not None and self.token_bytes(number) == raw:
                 return int(number)
         self._refuse_missing(text, raw)
-        ids = tuple(self.inner.encode(text, add_special_tokens=False).ids)
+        ids = tuple(int(number) for number in self.inner.encode(text, add_special_tokens=False).ids)
+        unknown = self._unknown_id() if ids else None
+        if len(ids) == 1 and ids[0] != unknown:
+            return ids[0]
+        if unknown in ids:
+            raise InputError(
+                f'the token "{readable(text)}"',
+                expected="a word that this model's vocabulary has",
+                given=f'one that it reads as "{self.label(ids[ids.index(unknown)])}"',
+                way_out="Ask for another word.",
+                text=text,
+                ids=ids,
+            )
         pieces = tuple(self.label(number) for number in ids)
-        typable = all(_whole(self.token_bytes(number)) is not None for number in ids)
+        typable = all(whole_text(self.token_bytes(number)) is not None for number in ids)
         named = [f'"{piece}"' + f" = id {number}" * (not typable) for piece, number in zip(pieces, ids, strict=True)]
         listed = ", ".join(named)
         by_id = "" if typable else " by its id (--target-id or --against-id; in Python, the number)"
@@ -249,6 +250,15 @@ class Tokenizer:
             pieces=pieces,
             ids=ids,
         )
+
+    def _unknown_id(self) -> int | None:
+        """Return the token that stands for what the vocabulary cannot spell, if there is one."""
+        name = getattr(self.inner.model, "unk_token", None)
+        if name is None:  # Unigram has a number instead, which only its file shows
+            number = json.loads(self.inner.to_str())["model"].get("unk_id")
+        else:
+            number = self.inner.token_to_id(name)
+        return None if number is None else int(number)
 
     def _missing_bytes(self) -> frozenset[int]:
         """Bytes that no token spells and no unknown-token would mark: the library drops them silently."""
@@ -275,16 +285,16 @@ class Tokenizer:
         )
 
 
-def _decodes_bytes(inner: tokenizers.Tokenizer) -> bool:
-    """Whether the vocabulary is written in GPT-2's byte alphabet: the decoder, or a part of it, says so."""
+def _decoding(inner: tokenizers.Tokenizer) -> frozenset[str]:
+    """Return the types of the decoder and its parts; without one, that of the model, such as "WordLevel"."""
     if inner.decoder is None:
-        return False
+        return frozenset({type(inner.model).__name__})
     # Decoders have no readable fields; their pickled state is their JSON.
-    return _names_byte_level(json.loads(inner.decoder.__getstate__()))
+    return _types(json.loads(inner.decoder.__getstate__()))
 
 
-def _names_byte_level(state: Mapping[str, Any]) -> bool:
-    return state["type"] == "ByteLevel" or any(map(_names_byte_level, state.get("decoders", ())))
+def _types(state: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset({state["type"]}).union(*map(_types, state.get("decoders", ())))
 
 
 def _utf8(text: str) -> bytes:
@@ -301,67 +311,3 @@ def _utf8(text: str) -> bytes:
             way_out="Convert it first, for example with `iconv -f latin1 -t utf-8`.",
             position=error.start,
         ) from error
-
-
-def _whole(data: bytes) -> str | None:
-    """Return the bytes as text, or None where they are not whole characters."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _exact_spans(text: str, data: Sequence[bytes], inside: Sequence[bool]) -> list[tuple[int, int]]:
-    """Character spans of tokens whose bytes make up the text; a mark gets an empty span where it stands."""
-    owner = [place for place, letter in enumerate(text) for _ in letter.encode(errors="surrogateescape")]
-    spans = []  # owner: byte -> character
-    first = 0
-    for piece, own in zip(data, inside, strict=True):
-        end = first + len(piece) if own else first
-        start_character = owner[first] if first < len(owner) else len(text)
-        spans.append((start_character, owner[end - 1] + 1 if end > first else start_character))
-        first = end
-    return spans
-
-
-def _tokens(text: str, ids: Sequence[int], data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> Tokens:
-    labels = _labels(text, ids, data, spans)
-    items = (
-        Token(position, number, _whole(piece) or "", piece, span, label)
-        for position, (number, piece, span, label) in enumerate(zip(ids, data, spans, labels, strict=True))
-    )
-    return Tokens(LONE_BYTE.sub("\ufffd", text), tuple(items))
-
-
-def _labels(text: str, ids: Sequence[int], data: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> list[str]:
-    holders: defaultdict[int, list[int]] = defaultdict(list)  # character -> the broken tokens that share it
-    for position, (piece, span) in enumerate(zip(data, spans, strict=True)):
-        if _whole(piece) is None:
-            for character in range(*span):
-                holders[character].append(position)
-    return [
-        _part_label(text, position, span, holders)
-        if _whole(piece) is None and span[0] < span[1] and not LONE_BYTE.search(text, *span)
-        else _lone_label(piece, number)
-        for position, (number, piece, span) in enumerate(zip(ids, data, spans, strict=True))
-    ]
-
-
-def _part_label(text: str, position: int, span: tuple[int, int], holders: Mapping[int, list[int]]) -> str:
-    """Return the label of a token that begins or ends inside a character: which part of which one."""
-    label, after_part = "", False
-    for character in range(*span):
-        sharing = holders[character]
-        is_part = len(sharing) > 1
-        label += " + " if after_part else ""
-        label += readable(text[character])
-        label += f" {sharing.index(position) + 1}/{len(sharing)}" if is_part else ""
-        after_part = is_part
-    return label
-
-
-def _lone_label(data: bytes, number: int) -> str:
-    if not data:
-        return f"id {number}"
-    text = _whole(data)
-    return f"bytes {data.hex(' ').upper()}" if text is None else readable(text)

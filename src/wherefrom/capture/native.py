@@ -137,9 +137,9 @@ def record_generation(
             larger than the memory that is free; an encoder alone, which writes nothing.
         RecordingError: a kernel's output or lse failed the self-check.
     """
-    writer = Writer(require_model(model).tokenizer, stop_strings(stop))
-    opened = open_generation(model, text, max_tokens)
-    max_tokens = opened.room
+    stops = stop_strings(stop)
+    opened = open_generation(require_model(model), text, max_tokens)
+    writer, max_tokens = Writer(model.tokenizer, stops, opened.after), opened.room
     first, source = opened.first, opened.source
     start = time.perf_counter()
     recorder = _recorder(model, len(first) + max_tokens, 0 if source is None else len(source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -11,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import wherefrom
 from wherefrom.errors import WherefromError
+from wherefrom.readable import printable
 from wherefrom.views.streams import output, prepare_streams, say
 
 _UsageError: Any = typer.BadParameter.__base__  # click's, which typer imports or carries inside, by its version
@@ -28,6 +30,10 @@ class Command(TyperCommand):
             if any(parameter.name == "text" for parameter in self.params):
                 error.message += _hint(error)
             raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line; some versions of typer put a required argument in braces."""
+        return [re.sub(r"^\{(.+)\}(?:\.\.\.)?$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
 
 def _hint(error: Any) -> str:
@@ -50,7 +56,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except WherefromError as error:
-            say(f"wherefrom: {error}")
+            say(printable(f"wherefrom: {error}"))  # a path may hold what moves a terminal's cursor
             sys.exit(2)
         except KeyboardInterrupt:
             say("wherefrom: interrupted")

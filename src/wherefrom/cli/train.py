@@ -1,7 +1,9 @@
-"""Commands that train (floor 7): a decoder on text, from nothing, and how its attention formed."""
+"""The command that trains (floor 7): a decoder on text, from nothing or from another model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -9,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wherefrom.checks import whole
 from wherefrom.cli.app import Command, Json, app
 from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.errors import InputError
 from wherefrom.views.streams import say
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
-    from numpy.typing import NDArray
-
     from wherefrom.training.baselines import Baselines
     from wherefrom.training.log import LogRow
     from wherefrom.training.loop import Trained
@@ -26,7 +27,8 @@ SHAPE = "Shape of the model"
 COURSE = "Course of the training"
 KEEPING = "What is measured and kept"
 HELD_OUT = 0.1
-WATCH_TOKENS = 64
+WATCH_TOKENS, LEAST_WATCHED = 64, 4
+SIZES = {"layers": 4, "width": 128, "heads": 4, "context": 128}
 
 
 def _option(cell: str, panel: str, *names: str, **how: Any) -> Any:
@@ -107,6 +109,9 @@ def train(
         "checkpoint_every": checkpoint_every,
         "keep": keep,
     }
+    from wherefrom.training.place import run_folder
+
+    out = run_folder(out)
     given = {name: value for name, value in course.items() if value is not None}
     shape = {name: value for name, value in {**shape, "vocabulary": vocabulary}.items() if value is not None}
     if resume:
@@ -162,33 +167,59 @@ def _watched_every(out: Path) -> int | None:
 
 def _new(files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
     """Return the training of a model with random weights."""
+    from wherefrom.training.files import read_texts
     from wherefrom.training.settings import Settings
-    from wherefrom.training.text import Corpus, byte_tokenizer, read_texts, train_tokenizer
+    from wherefrom.training.text import Corpus, byte_tokenizer, train_tokenizer
 
     settings, tokenizer = Settings(**given), byte_tokenizer()
     size = _vocabulary(shape.pop("vocabulary", None))
+    sizes: dict[str, Any] = SIZES | shape
+    _check_sizes(**sizes)
     texts = read_texts(files)
     from wherefrom.model.config import Config
 
-    sizes: dict[str, Any] = {"layers": 4, "width": 128, "heads": 4, "context": 128} | shape
-    config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)  # refused before a vocabulary is learnt
+    try:  # before a vocabulary is learnt
+        config = Config.decoder(**sizes, vocabulary=tokenizer.vocabulary_size)
+    except InputError as error:  # what is left is far too large
+        names, way_out = "--layers, --width, --heads, --context", "Choose smaller ones."
+        raise InputError(names, expected=f"{error.what} {error.expected}", given=error.given, way_out=way_out) from None
     if size is not None:
         tokenizer = train_tokenizer(texts, size)
         config = replace(config, vocabulary=tokenizer.vocabulary_size)
     return _Plan(config, Corpus.of(texts, tokenizer, held_out=held_out), tokenizer, settings)
 
 
+def _check_sizes(layers: int, width: int, heads: int, context: int, style: str = "llama") -> None:
+    """Refuse sizes that make no model by the names that they have here."""
+    for name, value in {"layers": layers, "width": width, "heads": heads, "context": context}.items():
+        whole(f"--{name}", value, least=1, way_out=f"{SIZES[name]} is the default.")
+    parts = 1 if style == "gpt2" else 2
+    if width % (parts * heads):
+        part = "the heads share it evenly" + (", and rotary positions turn pairs" if parts == 2 else "")
+        raise InputError(
+            "--width",
+            expected=f"a multiple of {parts * heads} with --heads {heads} ({part})",
+            given=f"{width}",
+            way_out=f"--width {-(-width // (parts * heads)) * parts * heads} would do, or another number of --heads.",
+            width=width,
+            heads=heads,
+        )
+
+
 def _begun(start: str, files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
     """Return the further training of a model; of its shape, only the length of the windows can be chosen."""
     import wherefrom
+    from wherefrom.training.files import read_texts
+    from wherefrom.training.loop import require_decoder
     from wherefrom.training.settings import Settings
-    from wherefrom.training.text import Corpus, read_texts
+    from wherefrom.training.text import Corpus
 
     context = shape.pop("context", None)
     _refuse_shape(shape, "--from", "The shape and the vocabulary are that model's; leave it out.")
     settings = Settings(**given, context=context)
     texts = read_texts(files)
     model = wherefrom.load(start, say=say)
+    require_decoder(model.transformer)  # before its vocabulary is looked at
     corpus = Corpus.of(texts, model.tokenizer, held_out=held_out)
     return _Plan(model.config, corpus, model.tokenizer, settings, begin=model.transformer)
 
@@ -203,9 +234,11 @@ def _resumed(out: Path, files: list[Path], given: dict[str, Any], again: dict[st
     """Return what a run's folder says; the shape of its model, and the like, cannot be given again."""
     _refuse_shape(again, "--resume", "It comes from the run's folder; leave it out.")
     from wherefrom.model.checkpoint import read_folder
-    from wherefrom.training.run import latest, read_state
+    from wherefrom.training.files import read_texts
+    from wherefrom.training.run import latest
     from wherefrom.training.settings import Settings
-    from wherefrom.training.text import Corpus, read_texts
+    from wherefrom.training.state import read_state
+    from wherefrom.training.text import Corpus
 
     place = latest(out)
     state, checkpoint = read_state(place), read_folder(place)
@@ -235,7 +268,7 @@ def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bo
     from wherefrom.training.watch import Watch, repeated_probe
 
     plan.corpus.require(plan.context, plan.config.vocabulary)
-    looks = None if watch is None else Watch(out, repeated_probe(plan.corpus, min(WATCH_TOKENS, plan.context)), watch)
+    looks = None if watch is None else Watch(out, repeated_probe(plan.corpus, _watch_tokens(plan.context)), watch)
     show = _silent if as_json else print_text
     opened: list[bool] = []
     with progress_bar(quiet=as_json) as bar:
@@ -253,21 +286,36 @@ def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bo
             if row.validation_loss is not None:
                 show(_step_line(row))
 
-        trained = run(
-            plan.begin or plan.config,
-            plan.corpus,
-            plan.tokenizer,
-            plan.settings,
-            out,
-            resume=resume,
-            on_step=on_step,
-            progress=progress,
-        )
+        how: dict[str, Any] = {"resume": resume, "on_step": on_step, "progress": progress}
+        with _telling_what_is_kept(out):
+            trained = run(plan.begin or plan.config, plan.corpus, plan.tokenizer, plan.settings, out, **how)
     counted = baselines(plan.corpus, plan.context, windows=plan.settings.validate_windows)
     if as_json:
         print_json(_result(trained, counted, plan, out))
     else:
         print_text(_closing(trained, counted, plan, out, watched=looks is not None))
+
+
+@contextmanager
+def _telling_what_is_kept(out: Path) -> Iterator[None]:
+    """Say what Ctrl-C left."""
+    from wherefrom.training.run import checkpoints
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        found = checkpoints(out)
+        say(f"wherefrom: {found[-1]} is kept; go on with --resume" if found else "wherefrom: nothing is kept")
+        raise
+
+
+def _watch_tokens(context: int) -> int:
+    """Return how many tokens a look reads."""
+    expected = f"at least {LEAST_WATCHED} tokens beside --watch"
+    if context < LEAST_WATCHED:
+        way_out = "What is watched is read twice in a row; 64 or more shows it well."
+        raise InputError("--context", expected=expected, given=f"{context}", way_out=way_out)
+    return min(WATCH_TOKENS, context)
 
 
 def _silent(text: str) -> None:
@@ -292,11 +340,17 @@ def _step_line(row: LogRow) -> str:
 
 
 def _bits_a_byte(plan: _Plan) -> float:
-    """Return the factor from nats a token to bits a byte of the held-out text."""
+    """Return the factor from nats a token to bits a byte: of the tokens that the loss is the mean of.
+
+    A mark (between two documents) is a token that is predicted, but no byte of the text.
+    """
     import numpy as np
 
-    lengths = np.array([len(plan.tokenizer.token_bytes(number)) for number in range(plan.corpus.vocabulary)])
-    return float(len(plan.corpus.validation) / (lengths[plan.corpus.validation].sum() * np.log(2)))
+    marks = plan.tokenizer.special_ids
+    numbers = range(plan.corpus.vocabulary)
+    lengths = np.array([0 if number in marks else len(plan.tokenizer.token_bytes(number)) for number in numbers])
+    predicted = plan.corpus.windows(plan.context, plan.settings.validate_windows)[:, 1:]
+    return float(predicted.size / (max(1, lengths[predicted].sum()) * np.log(2)))
 
 
 def _closing(trained: Trained, counted: Baselines, plan: _Plan, out: Path, *, watched: bool) -> str:
@@ -331,53 +385,4 @@ def _result(trained: Trained, counted: Baselines, plan: _Plan, out: Path) -> dic
         "bits_a_byte": trained.validation_loss * _bits_a_byte(plan),
         "seconds": trained.seconds,
         "units": {"loss": "nats a token"},
-    }
-
-
-@app.command(cls=Command)
-def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run trained with --watch.")],
-    figure: Annotated[
-        str, typer.Option(help="What of each head: induction, previous, first, entropy, ...")
-    ] = "induction",
-    layer: Annotated[int | None, typer.Option(help="Draw this layer's heads only (from 0).")] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many heads to draw, of more those that change most.")] = 24,
-    as_json: Json = False,
-) -> None:
-    """Show how attention formed during a training run.
-
-    Draws one figure of every head over the steps, as it was measured on a row of different tokens that comes twice.
-    The numbers of all heads are in the folder's attention.csv, and in the JSON.
-
-    \b
-    Examples:
-      wherefrom watch run
-      wherefrom watch run --figure previous --layer 0
-    """
-    from wherefrom.training.watched import read_watched
-    from wherefrom.views.forming import check_figure, forming_lines
-
-    check_figure(figure)
-    watched = read_watched(folder)
-    if as_json:
-        print_json(_watched_json(watched, figure))
-        return
-    print_text("\n".join(forming_lines(watched, figure, name=folder.resolve().name, layer=layer, top=top)))
-
-
-def _watched_json(watched: Any, figure: str) -> dict[str, Any]:
-    import numpy as np
-
-    def plain(values: NDArray[np.float64]) -> Any:
-        cells = values.astype(object)
-        cells[~np.isfinite(values)] = None
-        return cells.tolist()
-
-    return {
-        "figure": figure,
-        "steps": watched.steps.tolist(),
-        "values": plain(watched.of(figure)),
-        "new_nats": plain(watched.new_nats),
-        "again_nats": plain(watched.again_nats),
-        "axes": "values: steps, layers, heads",
     }

@@ -20,9 +20,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from wherefrom.errors import ModelError
+from wherefrom.errors import InputError, ModelError
 from wherefrom.model import store
 from wherefrom.model.config import Config
+from wherefrom.model.fields import Fields
 from wherefrom.model.layouts import (
     LAYOUTS,
     SUPPORTED_ARCHITECTURES,
@@ -33,13 +34,17 @@ from wherefrom.model.layouts import (
     read_config,
 )
 from wherefrom.model.transformer import Transformer
+from wherefrom.readable import readable
 from wherefrom.tokens import Tokenizer
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What folders of any model may be called: "model", and the checkpoints of a training run.
 GENERIC = re.compile(r"step-\d{8}|model|checkpoint")
 COPY_AGAIN = "Copy the model's folder again."
+# How a vocabulary comes without a tokenizer.json, the first two with the OPUS translation models.
+PIECES = ("source.spm", "target.spm", "tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt")
+CONVERT = "Make a tokenizer.json of them first; docs/models.md says what it must hold."
 CHOOSE = (
     'Nothing is downloaded from a hub: give "smollm2", the built-in model, or a local folder that holds config.json '
     f"(model_type {', '.join(SUPPORTED_ARCHITECTURES)}), model.safetensors and tokenizer.json."
@@ -112,62 +117,95 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
     _drop_copies(tensors, config, folder)
     for name, tensor in tensors.items():
         tensors[name] = _floats(name, tensor, folder, check_values=check_values)
-    tokenizer = Tokenizer.from_file(_existing(folder / "tokenizer.json"), rows=config.vocabulary)
+    tokenizer = Tokenizer.from_file(_existing(folder / TOKENIZER), rows=config.vocabulary)
     if tokenizer.vocabulary_size > config.vocabulary:
         given = f"{tokenizer.vocabulary_size} of them"
         expected = f"at most {config.vocabulary} tokens, the rows of the embedding"
-        raise _refusal(f"{folder / 'tokenizer.json'}", expected, given, path=folder / "tokenizer.json")
+        raise _refusal(f"{folder / TOKENIZER}", expected, given, path=folder / TOKENIZER)
     return Checkpoint(config, tensors, tokenizer, ModelIdentity(_name(folder), folder))
 
 
-def write_folder(folder: Path, transformer: Transformer, tokenizer: Tokenizer) -> None:
+def write_folder(folder: str | Path, transformer: Transformer, tokenizer: Tokenizer) -> None:
     """Write a model as a checkpoint folder, in the layout of its configuration's architecture, for `read_folder` to
     read.
 
     Args:
-        folder: an existing folder; files of these names in it are replaced.
+        folder: an existing folder (a "~" at its beginning is the user's home); files of these names in it are replaced.
         transformer: the model, on any device.
         tokenizer: its vocabulary.
 
     Raises:
+        ModelError: there is no such folder.
         InputError: the layout cannot say what the configuration asks for.
         OSError: the folder cannot be written, as with the next.
         SafetensorError: a file of weights cannot be written.
     """
+    folder = _folder_to_write(folder)
     config = transformer.config
     fields = config_fields(config) | {"dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     own = {name: parameter.detach().float().cpu() for name, parameter in transformer.named_parameters()}
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint_tensors(config, own).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / "tokenizer.json").write_text(tokenizer.inner.to_str(), encoding="utf-8")
+    (folder / TOKENIZER).write_text(tokenizer.inner.to_str(), encoding="utf-8")
+
+
+def _folder_to_write(folder: Any) -> Path:
+    try:
+        path = Path(folder).expanduser()
+        if path.is_dir():
+            return path
+        given = "a file" if path.exists() else "nothing there"
+    except (OSError, RuntimeError, TypeError, ValueError) as error:  # too long, nobody's home, a number, a zero byte
+        given = f"{error}".rstrip(".")
+    way_out = "Make the folder first: Path(folder).mkdir(parents=True)."
+    raise ModelError(f"{folder}", expected="a folder to write the model into", given=given, way_out=way_out)
 
 
 def _name(folder: Path) -> str:
-    """Return what a model is called: its folder's name, behind the outer folder's where it says nothing alone."""
+    """Return what a model is called: its folder's name, behind the outer folder's where it says nothing alone.
+
+    What does not print in it is escaped: it goes into headlines, pages and files.
+    """
     place = folder.resolve()
     says_nothing = GENERIC.fullmatch(place.name) and place.parent.name
-    return f"{place.parent.name}/{place.name}" if says_nothing else place.name
+    return readable(f"{place.parent.name}/{place.name}" if says_nothing else place.name)
 
 
 def _read_config(folder: Path) -> Config:
-    """Return the configuration, its end marks joined with those that generation_config.json adds."""
+    """Return the configuration, joined with the end marks, and tokens never written, of generation_config.json."""
     config = read_config(_read_json(_existing(folder / "config.json")), folder / "config.json")
     generation = folder / "generation_config.json"
     if not generation.exists():
         return config
-    more = _read_json(generation).get("eos_token_id")
-    ids = more if isinstance(more, list) else [] if more is None else [more]
-    if not all(isinstance(number, int) for number in ids):
-        raise _refusal(f"{generation}: the field eos_token_id", "token ids", repr(more), path=generation)
-    return replace(config, eos_ids=tuple(dict.fromkeys((*config.eos_ids, *ids))))
+    more = Fields(_read_json(generation), generation)
+    ends = tuple(dict.fromkeys((*config.eos_ids, *more.ids("eos_token_id"))))
+    never = tuple(dict.fromkeys((*config.never_ids, *more.never_ids(ends))))
+    never = tuple(number for number in never if number not in ends)
+    try:
+        return replace(config, eos_ids=ends, never_ids=never)
+    except InputError as error:
+        more.refuse("bad_words_ids", more.get("bad_words_ids"), error.expected)
 
 
 def _newest(folder: Path) -> Path:
-    """Return the folder, or its newest checkpoint if it is that of a training run."""
+    """Return the folder, or its newest whole checkpoint if it is that of a training run; the newest, if none is."""
     if (folder / "config.json").exists():
         return folder
-    return max(folder.glob("step-" + "[0-9]" * 8), default=folder)
+    found = sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
+    return next(filter(_is_whole, found), found[0] if found else folder)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether a run's checkpoint has all the files that its training.json lists, in their sizes.
+
+    So does `wherefrom.training.run`, which resumes from the same one.
+    """
+    try:
+        files = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))["files"]
+        return all((checkpoint / name).stat().st_size == size for name, size in files.items())
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -200,11 +238,13 @@ def _existing(path: Path) -> Path:
     if path.name == "config.json":  # not a damaged model, most likely: no model at all
         raise ModelError(f"{path.parent}", expected="a config.json in it", given="none", way_out=CHOOSE, path=path)
     pickled = path.name == WEIGHTS and any(path.parent.glob("pytorch_model*.bin"))
+    pieces = [name for name in PIECES if (path.parent / name).exists()] if path.name == TOKENIZER else []
+    given = f"only {', '.join(pieces)}" if pieces else "none"
     raise ModelError(
         f"{path.parent}",
         expected=f"a {path.name} in it",
-        given="only a pickled pytorch_model.bin, which could run code" if pickled else "none",
-        way_out="Save the model as safetensors first." if pickled else COPY_AGAIN,
+        given="only a pickled pytorch_model.bin, which could run code" if pickled else given,
+        way_out="Save the model as safetensors first." if pickled else CONVERT if pieces else COPY_AGAIN,
         path=path,
     )
 
@@ -212,7 +252,7 @@ def _existing(path: Path) -> Path:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _refusal(f"{path}", "JSON", f"something else ({error})", path=path) from error
     if not isinstance(content, dict):
         raise _refusal(f"{path}", "a JSON object", f"a {type(content).__name__}", path=path)

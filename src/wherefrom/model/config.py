@@ -22,6 +22,9 @@ SWITCHES = (
     *("embedding_norm", "head_bias", "tied", "shared_embedding"),
 )
 WAY_OUT = "Change it where the configuration is made."
+MOST_LAYERS = 10_000
+MOST = 2**30
+"""Of any other size: two of them multiplied, in bytes, still fit into the 64 bits that torch counts with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,7 @@ class Config:
         shared_embedding: whether encoder and decoder have one embedding.
         bos_id: the mark a text begins with, if any.
         eos_ids: the marks a text may end with.
+        never_ids: tokens that are never written, however likely (Marian's padding); their logits stay as they are.
         start_id: what a decoder with an encoder begins with.
 
     Raises:
@@ -104,6 +108,7 @@ class Config:
     shared_embedding: bool = True
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    never_ids: tuple[int, ...] = ()
     start_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -127,21 +132,33 @@ class Config:
     def _keep_whole(self, name: str, *, least: int, way_out: str = WAY_OUT) -> None:
         """Keep a number as a plain int: numpy's own cannot be written to a config.json."""
         number = whole(f"the configuration's {name}", getattr(self, name), least=least, way_out=way_out)
+        most = MOST_LAYERS if "layers" in name else MOST
+        if number > most:
+            given, expected = f"{number}", f"at most {most:,}"
+            raise InputError(f"the configuration's {name}", expected=expected, given=given, way_out=way_out, field=name)
         object.__setattr__(self, name, number)  # the class is frozen for everyone else
 
     def _check_ids(self) -> None:
         way_out = "An id is a token's number in the tokenizer; None, or (), is none."
-        ids = check_items("the configuration's eos_ids", self.eos_ids, expected="token ids", way_out=way_out)
-        for number in ids:
-            whole("an id among the configuration's eos_ids", number, least=0, way_out=way_out)
-        object.__setattr__(self, "eos_ids", ids)
+        for name in ("eos_ids", "never_ids"):
+            what = f"the configuration's {name}"
+            ids = check_items(what, getattr(self, name), expected="token ids", way_out=way_out)
+            plain = tuple(whole(f"an id among {what}", number, least=0, way_out=way_out) for number in ids)
+            object.__setattr__(self, name, plain)
+        beyond = [number for number in self.never_ids if number >= self.vocabulary]
+        _require("never_ids", beyond, ([],), f"token ids below vocabulary, {self.vocabulary}", given=self.never_ids)
+        left = len(set(self.never_ids)) < self.vocabulary
+        _require("never_ids", left, (True,), "some token that may be written", given="all of them")
         for name in ("bos_id", "start_id"):
             if getattr(self, name) is not None:
                 self._keep_whole(name, least=0, way_out=way_out)
 
     def _check_together(self) -> None:
         """Refuse choices that do not go together."""
-        _require("kv_heads", self.kv_heads, _divisors(self.heads), f"a divisor of heads, {self.heads}")
+        rest = self.heads % self.kv_heads
+        _require("kv_heads", rest, (0,), f"a divisor of heads, {self.heads}", given=self.kv_heads)
+        fits, most = self.heads * self.head_size <= MOST, f"at most {MOST:,} in all {self.heads} heads"
+        _require("head_size", fits, (True,), most, given=self.head_size)
         if self.positions == "rotary":
             odd = "an even number, since the rotation turns pairs"
             _require("head_size", self.head_size % 2, (0,), odd, given=self.head_size)
@@ -300,7 +317,3 @@ def _require(name: str, value: Any, choices: Any, expected: str, **shown: Any) -
     if value not in choices:
         given = repr(shown.get("given", value))
         raise InputError(f"the configuration's {name}", expected=expected, given=given, way_out=WAY_OUT, field=name)
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(n for n in range(1, number + 1) if number % n == 0)

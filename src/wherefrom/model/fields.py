@@ -6,10 +6,11 @@ model that runs a little differently from what its makers meant is worse than no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from wherefrom.checks import as_index
 from wherefrom.errors import ModelError
 
 DEFAULT_ROPE_BASE = 10_000.0  # transformers' own, where a config.json is silent
@@ -96,6 +97,14 @@ class Fields:
             self.refuse(name, value, "a token id or a list of token ids")
         return tuple(listed)
 
+    def never_ids(self, ends: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that are never written; an end mark among them counts as none, as in transformers."""
+        value = self.get("bad_words_ids", [])
+        alone = isinstance(value, list) and all(isinstance(entry, list) and len(entry) == 1 for entry in value)
+        if not alone or not all(as_index(entry[0]) is not None and entry[0] >= 0 for entry in value):
+            self.refuse("bad_words_ids", value, "a list of lists of one token id; longer ones are not kept from a text")
+        return tuple(entry[0] for entry in value if entry[0] not in ends)
+
     def one_id(self, name: str) -> int | None:
         """Return the first token id of a field, or None."""
         return next(iter(self.ids(name)), None)
@@ -138,3 +147,8 @@ class Fields:
         if len(set(given)) > 1:
             self.refuse("rope_theta", given, "the same base in both spellings")
         return given[0] if given else DEFAULT_ROPE_BASE
+
+
+def never_written(ids: Sequence[int]) -> dict[str, Any]:
+    """Return tokens that are never written as a config.json has them: the field that `Fields.never_ids` reads."""
+    return {"bad_words_ids": [[number] for number in ids]} if ids else {}

@@ -10,15 +10,17 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wherefrom.checks import check_items, whole
+from wherefrom.checks import as_index, check_items, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.model.attention_function import AttentionFunction, fused
 from wherefrom.model.cache import KeyValueCache
+from wherefrom.model.config import Config
 from wherefrom.model.language import LanguageModel, read_prompt, require_model, start_tokens
 from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer, Tokens
@@ -62,11 +64,14 @@ class Sampling:
             "the temperature",
             self.temperature,
             "a number above 0",
-            self.temperature is None or (0 < self.temperature < float("inf")),
+            self.temperature is None or (_is_number(self.temperature) and 0 < self.temperature < float("inf")),
         )
         self._require("top_k", self.top_k, "a whole number from 1 up", _is_whole(self.top_k, 1))
-        self._require("top_p", self.top_p, "a share above 0 and at most 1", self.top_p is None or 0 < self.top_p <= 1)
+        share = self.top_p is None or (_is_number(self.top_p) and 0 < self.top_p <= 1)
+        self._require("top_p", self.top_p, "a share above 0 and at most 1", share)
         self._require("the seed", self.seed, "a whole number from 0 to 2^63 - 1", _is_whole(self.seed, 0, 2**63))
+        for name in ("top_k", "seed"):
+            object.__setattr__(self, name, as_index(getattr(self, name)))  # numpy's numbers become plain ones
 
     @staticmethod
     def _require(what: str, value: float | None, expected: str, holds: bool) -> None:
@@ -79,8 +84,13 @@ class Sampling:
         return _Chooser(self)
 
 
-def _is_whole(value: float | None, least: int, stop: float = float("inf")) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value < stop)
+def _is_whole(value: Any, least: int, stop: float = float("inf")) -> bool:
+    number = as_index(value)
+    return value is None or (number is not None and least <= number < stop)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class _Chooser:
@@ -142,12 +152,18 @@ def steps(
         stop_ids: generation ends after one of these, which is yielded too.
         attention: computes every layer's attention, such as a recorder.
         memory: an encoder's output [1, S, M], which the decoder reads.
+
+    Raises:
+        InputError: a sampling that is none, or stop ids that are no ids.
     """
-    choose = (sampling or Sampling()).chooser()
+    way_out = "Give wherefrom.Sampling(temperature=...), or leave it out for greedy choice."
+    choose = check_kind("sampling", Sampling() if sampling is None else sampling, Sampling, way_out=way_out).chooser()
+    stop_ids = check_items("stop_ids", stop_ids, expected="token ids", way_out="Give the ids in a tuple or a set.")
+    never = torch.tensor(transformer.config.never_ids, dtype=torch.long)
     unread = torch.tensor([list(ids)])  # 1 T
     for position in range(len(ids), len(ids) + max_tokens):
         logits = transformer(unread, attention=attention, cache=cache, memory=memory, last_only=True)[0, -1]  # N
-        chosen = choose(logits)
+        chosen = choose(logits.index_fill(0, never, -torch.inf) if len(never) else logits)
         yield Step(position, chosen, logits)
         if chosen in stop_ids:
             return
@@ -163,10 +179,11 @@ class Writer:
     Args:
         tokenizer: the model's.
         stops: strings that end the text and are not part of it.
+        after: the last token of the text that this one continues; None where it stands by itself.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
-        self._tokenizer, self._stops = tokenizer, tuple(stops)
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), after: int | None = None) -> None:
+        self._tokenizer, self._stops, self._before = tokenizer, tuple(stops), after
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may need several tokens
         self._held, self.pieces = "", [""]
         self.stopped: str | None = None
@@ -178,7 +195,9 @@ class Writer:
 
     def write(self, token: int) -> str:
         """Return the new text that a token completes; `stopped` is set when it completes a stop string."""
-        return self._release(self._decoder.decode(self._tokenizer.token_bytes(token)))
+        data = self._tokenizer.added_bytes(token, self._before)
+        self._before = token if self._tokenizer.token_bytes(token) else self._before
+        return self._release(self._decoder.decode(data))
 
     def close(self) -> str:
         """Return what was held back, now that nothing follows."""
@@ -257,8 +276,9 @@ def generate(
             that is empty or no text; an encoder alone, which writes nothing.
     """
     start = time.perf_counter()
-    writer = Writer(require_model(model).tokenizer, stop_strings(stop))
-    opened = open_generation(model, text, max_tokens)
+    stops = stop_strings(stop)
+    opened = open_generation(require_model(model), text, max_tokens)
+    writer = Writer(model.tokenizer, stops, opened.after)
     max_tokens = opened.room
     tell = on_text or (lambda piece: None)
     ids, ends = [], model.config.eos_ids
@@ -293,6 +313,11 @@ class OpenGeneration:
     source: Tokens | None
     cache: KeyValueCache
     room: int
+
+    @property
+    def after(self) -> int | None:
+        """The last token of the text that is continued; None with an encoder, where the text stands by itself."""
+        return self.first.ids[-1] if self.source is None else None
 
     def steps(self, *, attention: AttentionFunction = fused, **how: Any) -> Iterator[Step]:
         """Yield the tokens one by one; the arguments are those of the function `steps`."""
@@ -332,7 +357,22 @@ def open_generation(model: LanguageModel, text: str, max_tokens: int | None) -> 
     else:
         source, first = None, read_prompt(model, text, room=least)
     room = max_tokens or min(MOST, config.context - len(first))
-    return OpenGeneration(model.transformer, first, source, KeyValueCache(config, len(first) + room), room)
+    return OpenGeneration(model.transformer, first, source, _cache(config, len(first) + room), room)
+
+
+def _cache(config: Config, positions: int) -> KeyValueCache:
+    """Return an empty cache, if there is memory for it."""
+    try:
+        return KeyValueCache(config, positions)
+    except RuntimeError as error:  # torch has no narrower one for memory on the CPU
+        size = 8 * config.layers * config.kv_heads * config.head_size * positions  # keys and values, 4 bytes each
+        raise InputError(
+            "the number of tokens to write",
+            expected="one whose keys and values fit into the memory",
+            given=f"{positions} positions with the prompt, which take {size / 1e9:,.0f} GB",
+            way_out="Ask for fewer.",
+            bytes=size,
+        ) from error
 
 
 def stop_strings(stop: Any) -> tuple[str, ...]:

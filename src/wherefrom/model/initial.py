@@ -7,7 +7,8 @@ import math
 import torch
 from torch import nn
 
-from wherefrom.checks import whole
+from wherefrom.checks import as_index
+from wherefrom.errors import InputError
 from wherefrom.model.config import Config
 from wherefrom.model.layers import Embedding, Linear
 from wherefrom.model.transformer import Block, Transformer
@@ -28,9 +29,9 @@ def draw(config: Config, seed: int) -> Transformer:
         seed: the same seed draws the same weights.
 
     Raises:
-        InputError: a seed below 0.
+        InputError: a seed that is not from 0 to 2^63 - 1.
     """
-    generator = torch.Generator().manual_seed(whole("the seed", seed, least=0, way_out="0 is as good as any."))
+    generator = torch.Generator().manual_seed(_checked(seed))
     model = Transformer(config)
     for module in model.modules():
         if isinstance(module, Linear):
@@ -49,6 +50,14 @@ def draw(config: Config, seed: int) -> Transformer:
                 for writer in writers:
                     writer.weight /= (2 * config.layers) ** 0.5
     return model.train()
+
+
+def _checked(seed: int) -> int:
+    number = as_index(seed)
+    if number is None or not 0 <= number < 2**63:
+        expected, way_out = "a whole number from 0 to 2^63 - 1", "0 is as good as any."
+        raise InputError("the seed", expected=expected, given=f"{seed!r}", way_out=way_out, value=seed)
+    return number
 
 
 def _spread(config: Config) -> float:

@@ -5,6 +5,7 @@ Nothing heavy is imported at the top: the default model's file is checked in a t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,10 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
         say: told a sentence when something takes a while, such as the first conversion.
 
     Raises:
+        InputError: a source that is neither a name nor a path.
         ModelError: the folder or its files are missing, incomplete, damaged, or of an unknown architecture.
     """
+    _require_source(source)
     if source is None or source == DEFAULT:
         found: list[Sequence[str]] = []
         cached = store.default_folder()
@@ -94,6 +97,13 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
     _keep_freed_memory()
     own = parameters(checkpoint.config, checkpoint.tensors)
     return LanguageModel(Transformer.from_parameters(checkpoint.config, own), checkpoint)
+
+
+def _require_source(source: object) -> None:
+    if not isinstance(source, str | os.PathLike | None):
+        way_out = 'Give "smollm2", or a model\'s folder.'
+        given = f"a value of type {type(source).__name__}"
+        raise InputError("the model to load", expected="a name or a path", given=given, way_out=way_out)
 
 
 def _keep_freed_memory() -> None:
@@ -136,9 +146,10 @@ def start_tokens(model: LanguageModel, written: str | None, *, room: int = 0) ->
         InputError: the text is no str, is not UTF-8, or does not fit into the model's context.
     """
     if written is not None:
-        require_text(written)
+        require_text(written, "the written text")
     ids = () if written is None else model.tokenizer.encode(written, marks=False).ids
-    return _fitting(model, model.tokenizer.tokens_of([model.config.start_id or 0, *ids]), room)
+    what = "the prompt" if written is None else "the written text"
+    return _fitting(model, model.tokenizer.tokens_of([model.config.start_id or 0, *ids]), room, what)
 
 
 def check_tokens(model: LanguageModel, tokens: Tokens) -> Tokens:
@@ -168,11 +179,11 @@ def check_tokens(model: LanguageModel, tokens: Tokens) -> Tokens:
     return _fitting(model, tokens, 0)
 
 
-def _fitting(model: LanguageModel, tokens: Tokens, room: int) -> Tokens:
+def _fitting(model: LanguageModel, tokens: Tokens, room: int, what: str = "the prompt") -> Tokens:
     if len(tokens) + room > model.config.context:
         behind = f" and room for {room} more" if room else ""
         raise InputError(
-            "the prompt",
+            what,
             expected=f"at most {model.config.context} tokens (the context of {model.name})",
             given=f"{len(tokens)} token{'' if len(tokens) == 1 else 's'}{behind}",
             way_out="Shorten the text, or use a model with a longer context.",
@@ -191,15 +202,19 @@ def require_model(model: Any) -> LanguageModel:
     return check_kind("the model", model, LanguageModel, way_out="Load it first: model = wherefrom.load().")
 
 
-def require_text(text: object) -> None:
-    """Refuse a prompt that has nothing to read.
+def require_text(text: object, what: str = "the prompt") -> None:
+    """Refuse a text that has nothing to read.
+
+    Args:
+        text: whatever was given.
+        what: which text it is, for the error.
 
     Raises:
         InputError: it is no str, or it is empty or blank.
     """
     if not isinstance(text, str):
         raise InputError(
-            "the prompt",
+            what,
             expected="a text (str)",
             given="None" if text is None else f"a value of type {type(text).__name__}",
             way_out='Bytes become a text by .decode("utf-8").'
@@ -208,8 +223,10 @@ def require_text(text: object) -> None:
         )
     if not text.strip():
         raise InputError(
-            "the prompt",
+            what,
             expected="some text",
             given="nothing" if not text else f"only blanks ({text[:20]!r})",
-            way_out="Write the text that the model is to read.",
+            way_out="Write the text that the model is to read."
+            if what == "the prompt"
+            else "Leave it out where nothing is written yet.",
         )

@@ -75,3 +75,17 @@ def norm(config: Config) -> nn.Module:
     """Return a normalization over the M numbers of each position."""
     made = RMSNorm if config.norm == "rms" else nn.LayerNorm
     return made(config.width, eps=config.norm_epsilon)
+
+
+class MaskedHead(nn.Module):
+    """What BERT does before the vocabulary matrix: a linear map, the nonlinearity, a norm."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.dense, self.norm = Linear(config.width, config.width), norm(config)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., M] of [..., M]."""
+        out: Tensor = self.norm(self.activation(self.dense(x)))
+        return out

@@ -25,7 +25,7 @@ from wherefrom.errors import InputError
 from wherefrom.model.attention_function import AttentionFunction, Part, Site, fused
 from wherefrom.model.cache import KeyValueCache
 from wherefrom.model.config import Config
-from wherefrom.model.layers import ACTIVATIONS, Embedding, Linear, RMSNorm, norm
+from wherefrom.model.layers import ACTIVATIONS, Embedding, Linear, MaskedHead, RMSNorm, norm
 from wherefrom.model.positions import Rotary, rotate, sinusoids
 
 ANYTHING = Mask.bidirectional()
@@ -255,20 +255,6 @@ class Stack(nn.Module):
 def _bidirectional(padding: Tensor | None) -> Mask:
     """Return the mask that keeps nothing but padding, bool [B, S], from being read."""
     return ANYTHING if padding is None else Mask.bidirectional(padding=padding.bool().cpu().numpy())
-
-
-class MaskedHead(nn.Module):
-    """What BERT does before the vocabulary matrix: a linear map, the nonlinearity, a norm."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.dense, self.norm = Linear(config.width, config.width), norm(config)
-        self.activation = ACTIVATIONS[config.activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [..., M] of [..., M]."""
-        out: Tensor = self.norm(self.activation(self.dense(x)))
-        return out
 
 
 class Transformer(Stack):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wherefrom.checks import check_kind, whole
 from wherefrom.training.text import Corpus, Ids
 
 Probabilities = NDArray[np.float64]
@@ -44,8 +45,11 @@ def baselines(corpus: Corpus, context: int, *, windows: int | None = None) -> Ba
         windows: the settings' ``validate_windows``.
 
     Raises:
-        InputError: the text is shorter than a window of the context.
+        InputError: no corpus, no whole number from 1 up, or the text is shorter than a window of the context.
     """
+    corpus = check_kind("the text", corpus, Corpus, way_out="Make a corpus of it: Corpus.of(text, tokenizer).")
+    if windows is not None:
+        windows = whole("the windows", windows, least=1, way_out="None is all of them.")
     corpus.require(context, corpus.vocabulary)
     scored = corpus.windows(context, windows)
     previous, following = scored[:, :-1].ravel(), scored[:, 1:].ravel()

@@ -46,10 +46,13 @@ class LogRow:
 
 COLUMNS = tuple(field.name for field in fields(LogRow))
 HEADER = ",".join(COLUMNS) + "\n"
+SHOWN = 120  # characters of a line that is wrong: more than the header has
 
 
 def read_log(path: Path) -> tuple[LogRow, ...]:
     """Return the rows of a ``log.csv``; a last line that a killed run did not finish is left out.
+
+    Lines may end as Windows programs end them.
 
     Raises:
         TrainingError: the file is not such a log; ``path`` and ``line`` say where.
@@ -58,15 +61,37 @@ def read_log(path: Path) -> tuple[LogRow, ...]:
     return tuple(_rows(path))
 
 
+def refuse_foreign(path: Path) -> None:
+    """Refuse a file in the log's place that is no such log, since a new run writes over it; none there is fine.
+
+    Raises:
+        TrainingError: its first line is not the log's.
+        OSError: it cannot be read.
+    """
+    if path.exists():
+        next(_lines(path), None)
+
+
 def _rows(path: Path) -> Iterator[LogRow]:
-    with path.open(encoding="utf-8", newline="") as file:
-        for number, line in enumerate(file, start=1):
+    for number, line in _lines(path):
+        if number > 1:
+            yield _row(line, number, path)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the whole lines and their numbers, from 1; the first is the columns."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode()
+            except UnicodeDecodeError as error:
+                given = f"the byte 0x{raw[error.start]:02X}"
+                raise _damaged(path, number, "text in UTF-8", given) from None
+            if number == 1 and line.rstrip("\r\n") != HEADER.strip():
+                raise _damaged(path, number, f"the columns {HEADER.strip()}", repr(line.strip()[:SHOWN]))
             if not line.endswith("\n"):
                 return
-            if number > 1:
-                yield _row(line, number, path)
-            elif line != HEADER:
-                raise _damaged(path, number, f"the columns {HEADER.strip()}", line)
+            yield number, line
 
 
 def _row(line: str, number: int, path: Path) -> LogRow:
@@ -76,15 +101,15 @@ def _row(line: str, number: int, path: Path) -> LogRow:
         validated = float(validation) if validation else None
         return LogRow(int(step), int(tokens), float(loss), validated, float(rate), float(norm), float(speed))
     except ValueError:
-        raise _damaged(path, number, f"{len(COLUMNS)} numbers", line) from None
+        raise _damaged(path, number, f"{len(COLUMNS)} numbers", repr(line.strip()[:SHOWN])) from None
 
 
-def _damaged(path: Path, number: int, expected: str, line: str) -> TrainingError:
+def _damaged(path: Path, number: int, expected: str, given: str) -> TrainingError:
     return TrainingError(
         f"{path}, line {number}",
         expected=expected,
-        given=repr(line.strip()[:60]),
-        way_out="Move the file away: the run can be resumed without it.",
+        given=given,
+        way_out="Move the file away: a run begins, or goes on, without it.",
         path=path,
         line=number,
     )
@@ -103,6 +128,7 @@ class Log:
     """
 
     def __init__(self, path: Path, step: int) -> None:
+        refuse_foreign(path)
         kept = [row.line() for row in read_log(path) if row.step <= step] if step and path.exists() else []
         partial = path.with_name(f".{path.name}.partial")
         partial.write_text("".join([HEADER, *kept]), encoding="utf-8", newline="")

@@ -16,14 +16,19 @@ from wherefrom.checks import check_kind
 from wherefrom.errors import InputError, TrainingError
 from wherefrom.model.checkpoint import read_folder
 from wherefrom.model.config import Config
+from wherefrom.model.cost import parameters
 from wherefrom.model.initial import draw
 from wherefrom.model.layouts import config_fields
 from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer
 from wherefrom.training import run as runs
+from wherefrom.training.interrupt import held_back
 from wherefrom.training.log import LogRow
+from wherefrom.training.memory import room_for
+from wherefrom.training.place import run_folder
 from wherefrom.training.run import Run
 from wherefrom.training.settings import Settings
+from wherefrom.training.state import read_state
 from wherefrom.training.text import Corpus
 from wherefrom.training.trainer import Hardware, NotFiniteError, Task, Trainer, own_copy
 
@@ -85,26 +90,26 @@ def train(
         corpus: the text's tokens.
         tokenizer: what made them; it goes into every checkpoint.
         settings: how to train.
-        folder: of the run; made if it is not there.
+        folder: of the run; made if it is not there. A "~" at its beginning is the user's home.
         resume: go on from the newest checkpoint in the folder.
-        on_step: see `OnStep`. What it raises ends the run; its last checkpoint stays, as it does on Ctrl-C.
+        on_step: see `OnStep`. What it raises ends the run; its last checkpoint stays. Ctrl-C waits for the end of the
+            step and leaves a checkpoint of it; pressed again, it ends the run at once.
         progress: see `Progress`.
 
     Raises:
-        InputError: the model is none that reads from left to right, or the text does not suit it.
+        InputError: the model is none that reads from left to right, the text does not suit it, or the folder is no
+            path.
         TrainingError: the folder holds another run, or none to resume; the loss is no number any more; a checkpoint or
-            the log cannot be written. ``checkpoint`` is the last one that is whole, if any.
+            the log cannot be written; ``checkpoint`` is the last one that is whole, if any. Or memory ran out.
         ModelError: the checkpoint to resume from is damaged.
     """
     settings = check_kind("the settings", settings, Settings, way_out="Make them: Settings(steps=1000).")
-    task = Task(_config(model), corpus, tokenizer, settings, Hardware.of(settings))
+    place = run_folder(folder)
+    task = Task(require_decoder(model), corpus, tokenizer, settings, Hardware.of(settings))
     _check(task)
     began = time.perf_counter()
-    with Run(Path(folder), keep=settings.keep, resume=resume) as run:
-        if run.begun_at is None:
-            trainer = Trainer(draw(task.config, settings.seed) if isinstance(model, Config) else own_copy(model), task)
-        else:
-            trainer = Trainer.resumed(run.begun_at, task)
+    with Run(place, keep=settings.keep, resume=resume) as run, held_back() as interrupted:
+        trainer = _trainer(model, task, run)
         run.begin(trainer.step)
         if progress is not None:
             progress(trainer.step, settings.steps)
@@ -114,6 +119,10 @@ def train(
                 on_step(row, trainer.transformer)
             if progress is not None:
                 progress(trainer.step, settings.steps)
+            if interrupted():
+                if not settings.checkpoints_after(row.step):
+                    _save(trainer, run, row)
+                raise KeyboardInterrupt
         return _trained(trainer, row, run, time.perf_counter() - began)
 
 
@@ -137,8 +146,9 @@ def resume(
     Raises:
         TrainingError: as `train`; or the text is another.
     """
-    place = runs.latest(Path(folder))
-    state, checkpoint = runs.read_state(place), read_folder(place)
+    folder = run_folder(folder)
+    place = runs.latest(folder)
+    state, checkpoint = read_state(place), read_folder(place)
     held_out = state.validation_tokens / (state.train_tokens + state.validation_tokens)
     corpus = Corpus.of(texts, checkpoint.tokenizer, held_out=held_out)
     settings = Settings.from_json({**state.settings, **changes})
@@ -146,17 +156,36 @@ def resume(
     return train(checkpoint.config, corpus, checkpoint.tokenizer, settings, folder, resume=True, **how)
 
 
+def _trainer(model: Config | Transformer, task: Task, run: Run) -> Trainer:
+    """Return the model in training: drawn, copied, or as the run left it."""
+    what = f"a model of {parameters(task.config):,} parameters, their gradients and two averages of each"
+    with room_for(what, "Choose a smaller width, fewer layers, or a smaller vocabulary."):
+        if run.begun_at is not None:
+            return Trainer.resumed(run.begun_at, task)
+        return Trainer(draw(task.config, task.settings.seed) if isinstance(model, Config) else own_copy(model), task)
+
+
 def _step(trainer: Trainer, run: Run) -> LogRow:
     """Make one update, write its row, and its checkpoint if one is due."""
+    settings = trainer.settings
+    what = f"{settings.batch:,} windows of {trainer.context:,} tokens side by side"
     try:
-        row = trainer.advance()
-        run.append(row)
-        if trainer.settings.checkpoints_after(row.step):
-            trainer.check_weights()
-            run.save(trainer.state(row.validation_loss), trainer.write)
+        with room_for(what, "Lower batch, and raise accumulate by as much; or choose a shorter context."):
+            row = trainer.advance()
     except NotFiniteError as error:
         raise _diverged(error, trainer, run) from None
+    run.append(row)
+    if settings.checkpoints_after(row.step):
+        _save(trainer, run, row)
     return row
+
+
+def _save(trainer: Trainer, run: Run, row: LogRow) -> None:
+    try:
+        trainer.check_weights()
+    except NotFiniteError as error:
+        raise _diverged(error, trainer, run) from None
+    run.save(trainer.state(row.validation_loss), trainer.write)
 
 
 def _diverged(error: NotFiniteError, trainer: Trainer, run: Run) -> TrainingError:
@@ -190,7 +219,12 @@ def _trained(trainer: Trainer, last: LogRow, run: Run, seconds: float) -> Traine
     )
 
 
-def _config(model: object) -> Config:
+def require_decoder(model: object) -> Config:
+    """Return the shape of what can be trained here.
+
+    Raises:
+        InputError: it is no model, or none that predicts the next token.
+    """
     if isinstance(model, Config):
         config = model
     else:

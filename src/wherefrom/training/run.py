@@ -23,92 +23,27 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from wherefrom.errors import TrainingError
-from wherefrom.training import log
+from wherefrom.training import log, watched
 from wherefrom.training.log import Log, LogRow
+from wherefrom.training.place import run_folder
+from wherefrom.training.state import STATE, State, read_state
 
-FORMAT = 1
-STATE = "training.json"
 OPTIMIZER = "optimizer/state.safetensors"
 PLACE = re.compile(r"step-(\d{8})")
 UNFINISHED = re.compile(r"\.(?:step-\d{8}\.|log\.csv\.).*")
 Write = Callable[[Path], None]
 
 
-@dataclass(frozen=True)
-class State:
-    """Where a run stands at a checkpoint, and what it must go on with: the content of ``training.json``.
-
-    Attributes:
-        step: how many updates have been made.
-        settings: all of them, as `Settings.to_json` gives them.
-        device: what "auto" came to: the kind of device.
-        precision: what "auto" came to.
-        corpus: the checksum of the tokens.
-        train_tokens: how many of them are trained on.
-        validation_tokens: how many are held out.
-        config: the model's.
-        validation_loss: in nats per token, if it was measured at this very step.
-        best_validation_loss: the lowest one of the run so far.
-        best_step: when that was.
-        torch: the version that computed it; another may round otherwise.
-        files: every other file's size in bytes, which tells a copy that is cut short.
-        format: of this file.
-    """
-
-    step: int
-    settings: dict[str, Any]
-    device: str
-    precision: str
-    corpus: str
-    train_tokens: int
-    validation_tokens: int
-    config: dict[str, Any]
-    validation_loss: float | None
-    best_validation_loss: float | None
-    best_step: int | None
-    torch: str
-    files: dict[str, int] = field(default_factory=dict)
-    format: int = FORMAT
-
-
-def read_state(checkpoint: Path) -> State:
-    """Return the state that a checkpoint was written with.
-
-    Raises:
-        TrainingError: ``training.json`` is missing, damaged, or of another format.
-    """
-    path = checkpoint / STATE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _no_state(path, "the state of a training run", f"none that can be read ({error})") from error
-    names = {part.name for part in fields(State)}
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        given = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise _no_state(path, f"format {FORMAT}", f"{given!r}")
-    if set(content) != names:
-        raise _no_state(path, "its own fields", f"others ({', '.join(sorted(set(content) ^ names))})")
-    state = State(**content)
-    if f"step-{state.step:08}" != checkpoint.name or not isinstance(state.files, dict):
-        raise _no_state(path, f"the state of {checkpoint.name}", f"that of step {state.step!r}")
-    return state
-
-
-def _no_state(path: Path, expected: str, given: str) -> TrainingError:
-    way_out = "Move this checkpoint away; an older one may be whole."
-    return TrainingError(f"{path}", expected=expected, given=given, way_out=way_out, path=path)
-
-
 def checkpoints(folder: Path) -> list[Path]:
     """Return a run's whole checkpoints, the oldest first; one that was copied or removed in part is not among them."""
-    if not folder.is_dir():
+    if not run_folder(folder).is_dir():
         return []
     return sorted(path for path in folder.iterdir() if PLACE.fullmatch(path.name) and is_whole(path))
 
@@ -195,6 +130,7 @@ class Run:
         self.folder, self.keep = folder, keep
         self.begun_at: Path | None = None
         self.log: Log | None = None
+        self.made = not run_folder(folder).exists()
         if resume:
             latest(folder)  # so that a mistyped name makes no folder
         with self._writing("the run's folder"):
@@ -217,9 +153,14 @@ class Run:
                 way_out="Resume that run, or choose another folder.",
                 path=self.folder,
             )
+        else:
+            with self._writing("the run's log"):
+                log.refuse_foreign(self.folder / log.NAME)
 
     def begin(self, step: int) -> None:
         """Open the log behind a step; what a killed run did not finish is removed, as are its rows after that step.
+
+        A new run removes the table of heads of one that left no checkpoint: it would be shown as its own.
 
         Raises:
             TrainingError: the log is damaged or cannot be written.
@@ -227,6 +168,9 @@ class Run:
         self._sweep()
         with self._writing("the run's log"):
             self.log = Log(self.folder / log.NAME, step)
+            table = self.folder / watched.NAME
+            if not step and watched.is_ours(table):
+                table.unlink()
 
     def __enter__(self) -> Run:
         return self
@@ -235,6 +179,9 @@ class Run:
         if self.log is not None:
             with contextlib.suppress(OSError):  # a full disk was reported when the row was written
                 self.log.close()
+        elif self.made:  # and never begun: nothing is left of it
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
         self._unlock()
 
     def _unlock(self) -> None:

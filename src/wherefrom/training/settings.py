@@ -18,6 +18,8 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 WARMUP_SHARE, MOST_WARMUP = 10, 100  # unless told, a tenth of the run, at most 100 steps
 LEAST = {"steps": 1, "batch": 1, "accumulate": 1, "seed": 0, "validate_every": 1, "checkpoint_every": 1, "keep": 1}
 MOST_STEPS = 10**8 - 1  # a checkpoint's name has eight digits
+MOST_SEED = 2**63 - 1
+MOST_WINDOWS = 10**9  # no memory holds so many, but their number can be computed with
 MAY_CHANGE = ("validate_every", "validate_windows", "checkpoint_every", "keep")
 """What a resumed run may set anew: when it looks and what it keeps does not change where it goes."""
 
@@ -72,6 +74,9 @@ class Settings:
         for name, least in LEAST.items():
             self._whole(name, least)
         self._require("steps", self.steps <= MOST_STEPS, f"at most {MOST_STEPS:,}")
+        self._require("seed", self.seed <= MOST_SEED, "a whole number from 0 to 2^63 - 1")
+        for name in ("batch", "accumulate"):
+            self._require(name, getattr(self, name) <= MOST_WINDOWS, f"at most {MOST_WINDOWS:,}")
         if self.warmup is not None:
             self._whole("warmup", 0)
             self._require("warmup", self.warmup < self.steps, f"fewer than the {self.steps} steps")

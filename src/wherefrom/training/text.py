@@ -1,4 +1,4 @@
-"""The text a model is trained on (floor 5): files read, a vocabulary made of them, and their tokens in two parts.
+"""The text a model is trained on (floor 5): a vocabulary made of it, and its tokens in two parts.
 
 Takes tokens, checks and errors from below. Gives a `Corpus` to the baselines and to the training loop, and a
 `Tokenizer` that goes into the trained model's folder. No torch.
@@ -7,12 +7,12 @@ Takes tokens, checks and errors from below. Gives a `Corpus` to the baselines an
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,56 +37,8 @@ PIECE, PIECES_AT_ONCE = 2**18, 16
 # A lone blank with something on either side begins a new word under GPT-2's rule, so a byte-level vocabulary
 # makes the same tokens of the pieces as of the whole.
 BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
-
-
-def read_texts(paths: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
-    """Return the text of one file or of several, one document a file, in the order given.
-
-    Args:
-        paths: UTF-8 text files. A "~" at a beginning is the user's home. A byte order mark is left out, line ends stay.
-
-    Raises:
-        InputError: a file is missing, a folder, unreadable, empty, blank, or no text; ``path`` says which, and
-            ``offset`` the first byte that is none.
-    """
-    listed = (
-        (paths,)
-        if isinstance(paths, str | Path)
-        else check_items("the files", paths, expected="a path or several", way_out="Name the text files to train on.")
-    )
-    if not listed:
-        raise InputError("the files", expected="at least one", given="none", way_out="Name a text file to train on.")
-    return tuple(_read_text(Path(path)) for path in listed)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        raw = path.expanduser().read_bytes()
-    except FileNotFoundError:
-        raise _no_text(path, "a text file", "nothing there", "Check the path.") from None
-    except IsADirectoryError:
-        raise _no_text(path, "a text file", "a folder", "Name the files in it.") from None
-    except (OSError, RuntimeError, ValueError) as error:  # no permission, nobody's home, a zero byte in the name
-        raise _no_text(path, "a text file that can be read", f"{error}".rstrip("."), "Check the path.") from error
-    if not raw:
-        raise _no_text(path, "some text", "an empty file", "Name a file with text in it.")
-    zero = raw.find(0)
-    if zero >= 0:
-        given = f"a binary file (a zero byte at offset {zero:,})"
-        raise _no_text(path, "text in UTF-8", given, "Take the text out of it first.", offset=zero)
-    try:
-        text = raw.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        given = f"the byte 0x{error.object[error.start]:02X} at offset {error.start:,}"
-        way_out = "Convert it first, for example with `iconv -f latin1 -t utf-8`."
-        raise _no_text(path, "text in UTF-8", given, way_out, offset=error.start) from None
-    if not text.strip():
-        raise _no_text(path, "some text", "only blanks", "Name a file with text in it.")
-    return text
-
-
-def _no_text(path: Path, expected: str, given: str, way_out: str, **facts: int) -> InputError:
-    return InputError(f"the text {path}", expected=expected, given=given, way_out=way_out, path=path, **facts)
+LONGEST_WORD = 128
+"""Bytes of a word that merges are learnt from: the time to learn them grows with the square of it."""
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -111,6 +63,8 @@ def train_tokenizer(texts: str | Sequence[str], vocabulary: int) -> Tokenizer:
     way_out = "256 bytes and <end> are always in it; 512 to 8,192 suit a few megabytes of text."
     size = whole("the vocabulary", vocabulary, least=LEAST_VOCABULARY, way_out=way_out)
     inner = _byte_level(tokenizers.Tokenizer(models.BPE()))
+    cut = pre_tokenizers.Split(tokenizers.Regex(f".{{{LONGEST_WORD}}}"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([inner.pre_tokenizer, cut])  # to learn; `_ended` takes it back
     trainer = trainers.BpeTrainer(
         vocab_size=size - 1,  # <end> comes behind
         min_frequency=2,
@@ -144,11 +98,13 @@ def encode_texts(texts: str | Sequence[str], tokenizer: Tokenizer) -> Ids:
     documents = _documents(texts)
     dtype = _smallest(tokenizer.vocabulary_size)
     mark: Ids = np.array([_end_id(tokenizer)] if len(documents) > 1 else [], dtype)
-    lengths = np.array([len(tokenizer.token_bytes(number)) for number in range(tokenizer.vocabulary_size)])
+    spelled = [tokenizer.token_bytes(number) for number in range(tokenizer.vocabulary_size)]
+    unknown = _unknown(tokenizer)
     parts: list[Ids] = []
     for number, text in enumerate(documents):
         own: list[Ids] = [np.array(ids, dtype) for ids in _encoded(text, tokenizer)]
-        _refuse_loss(text, sum(int(lengths[ids].sum()) for ids in own), number)
+        _refuse_loss(text, own, spelled, number)
+        _refuse_unknown(text, own, unknown, number)
         parts += [*([mark] if number else []), *own]
     return np.concatenate(parts)
 
@@ -197,16 +153,49 @@ def _end_id(tokenizer: Tokenizer) -> int:
     )
 
 
-def _refuse_loss(text: str, spelled: int, document: int) -> None:
-    size = len(text.encode(errors="surrogatepass"))
-    if spelled < size:
-        raise InputError(
-            "the vocabulary",
-            expected="one that spells the whole text",
-            given=f"one that would leave out {size - spelled:,} of its {size:,} bytes",
-            way_out="Use byte_tokenizer() or train_tokenizer(text, size): they spell any text.",
-            document=document,
-        )
+def _unknown(tokenizer: Tokenizer) -> tuple[int, str] | None:
+    """Return the token that stands for what a vocabulary cannot spell, its id and its name, if there is one."""
+    model = json.loads(tokenizer.inner.to_str())["model"]
+    number, name = model.get("unk_id"), model.get("unk_token")  # the first is Unigram's, the second of all others
+    if number is None and name is not None:
+        number = tokenizer.inner.token_to_id(name)
+    return None if number is None else (int(number), str(tokenizer.inner.id_to_token(int(number))))
+
+
+def _refuse_unknown(text: str, parts: Sequence[Ids], unknown: tuple[int, str] | None, document: int) -> None:
+    """Refuse a text of which a part became the unknown token; one that spells that token's name has it by right."""
+    if unknown is None:
+        return
+    number, name = unknown
+    count = sum(int((part == number).sum()) for part in parts)
+    if count > text.count(name):
+        raise _lossy(f"one that makes its unknown token, {name}, of {count:,} parts of it", document)
+
+
+def _refuse_loss(text: str, parts: Sequence[Ids], spelled: Sequence[bytes], document: int) -> None:
+    """Refuse ids that spell a byte less often than the text has it; blanks that a tokenizer adds are no loss."""
+    raw = text.encode(errors="surrogatepass")
+    missing = _counts(raw)
+    for part in parts:
+        missing -= _counts(b"".join(map(spelled.__getitem__, part.tolist())))
+    lost = int(missing.clip(min=0).sum())
+    if lost:
+        raise _lossy(f"one that would leave out {lost:,} of its {len(raw):,} bytes", document)
+
+
+def _counts(data: bytes) -> NDArray[np.int64]:
+    """Return how often each byte occurs [256]."""
+    return np.bincount(np.frombuffer(data, np.uint8), minlength=256)
+
+
+def _lossy(given: str, document: int) -> InputError:
+    return InputError(
+        "the vocabulary",
+        expected="one that spells the whole text",
+        given=given,
+        way_out="Use byte_tokenizer() or train_tokenizer(text, size): they spell any text.",
+        document=document,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,10 +258,12 @@ class Corpus:
         They depend on nothing else (a counter-based generator, Salmon et al. 2011), so a resumed run reads what the
         unbroken one would. Philox's raw numbers are used, since numpy keeps those the same in every version.
         """
+        places = np.empty((size, context + 1), np.int64)  # first, so that a batch too large for memory ends here
         drawn = np.random.Philox(np.random.SeedSequence((seed, step))).random_raw(size)
         # 64 random bits, modulo the places where a window fits: uneven by (their number) / 2^64, which is nothing
         starts = (np.asarray(drawn, np.uint64) % np.uint64(len(self.train) - context)).astype(np.int64)
-        windows: NDArray[np.int64] = self.train[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+        np.add(starts[:, None], np.arange(context + 1), out=places)
+        windows: NDArray[np.int64] = self.train[places].astype(np.int64)
         return windows
 
     def windows(self, context: int, most: int | None = None) -> Ids:
@@ -294,8 +285,10 @@ class Corpus:
             vocabulary: the rows of its embedding.
 
         Raises:
-            InputError: either part is shorter than one window of context + 1 tokens, or the text has more ids.
+            InputError: either part is shorter than one window of context + 1 tokens, or the text has more ids; or the
+                context is no whole number from 1 up.
         """
+        context = whole("the context", context, least=1, way_out="It is the model's, in tokens.")
         for name, part in (("training", self.train), ("validation", self.validation)):
             if len(part) < context + 1:
                 raise InputError(

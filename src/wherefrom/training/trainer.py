@@ -36,8 +36,8 @@ from wherefrom.tokens import Tokenizer
 from wherefrom.training import run as runs
 from wherefrom.training.log import LogRow
 from wherefrom.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
-from wherefrom.training.run import State
 from wherefrom.training.settings import Settings
+from wherefrom.training.state import State, read_state
 from wherefrom.training.text import Corpus
 
 
@@ -163,7 +163,7 @@ class Trainer:
             TrainingError: the run is finished, or began with other settings, another text, model or tokenizer.
             ModelError: the checkpoint is damaged.
         """
-        state, checkpoint = runs.read_state(place), read_folder(place)
+        state, checkpoint = read_state(place), read_folder(place)
         runs.refuse_another_course(place.parent, course_of(state, checkpoint), task.course())
         if state.step >= task.settings.steps:
             raise TrainingError(

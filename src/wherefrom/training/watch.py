@@ -24,6 +24,7 @@ from wherefrom.model.language import load
 from wherefrom.model.transformer import Transformer
 from wherefrom.questions.figures import figures_of
 from wherefrom.training.log import LogRow
+from wherefrom.training.place import run_folder
 from wherefrom.training.text import Corpus
 from wherefrom.training.trainer import own_copy
 from wherefrom.training.watched import COLUMNS, NAME, read_rows, rows_of
@@ -66,7 +67,7 @@ class Watch:
         every: steps between two looks; the first step is looked at too.
 
     Raises:
-        InputError: `every` is no whole number from 1 up.
+        InputError: `every` is no whole number from 1 up, or the folder is no path.
         TrainingError: the folder has an ``attention.csv`` that is another table, or cannot be read.
     """
 
@@ -76,7 +77,7 @@ class Watch:
     _next: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.folder = Path(self.folder)
+        self.folder = run_folder(self.folder)
         self.every = whole("the steps between two looks", self.every, least=1, way_out="50 is a good number.")
         self._rows()  # what cannot be gone on with is refused before a run begins
 
@@ -117,7 +118,7 @@ class Watch:
 
     def _begin(self, step: int, transformer: Transformer) -> None:
         """Leave in the table what came before this step; if that is nothing, the first look makes it."""
-        kept = [row for row in self._rows() if int(row[0]) < step] if step > 1 else []
+        kept = [row for row in self._rows() if int(row[0]) < step]
         before, size = str(step - 1), transformer.config.layers * transformer.config.heads
         place = self.folder / f"step-{step - 1:08d}"
         if sum(row[0] == before for row in kept) < size:  # killed before its last look was written, or within it

@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, TrainingError
 from wherefrom.questions.figures import FIGURES, HeadFigures
+from wherefrom.training.place import run_folder
 
 NAME = "attention.csv"
 OF_STEP = ("new_nats", "again_nats", "every")
-COLUMNS = ("step", "layer", "head", *FIGURES, *OF_STEP)
+ITSELF = {"itself": "self"}
+"""What `head_figures` calls a figure, whose name in Python is another, since `self` says something else there."""
+NAMES = tuple(ITSELF.get(name, name) for name in FIGURES)
+COLUMNS = ("step", "layer", "head", *NAMES, *OF_STEP)
+SHOWN = 160  # characters of a header that is wrong: more than ours has
 AWAY = "Move the file away and watch the run again."
 
 
@@ -27,7 +32,7 @@ class Watched:
 
     Attributes:
         steps: [W], in ascending order.
-        figures: by name (`wherefrom.questions.figures`), float64 [W, layers, heads]; NaN where a figure has no value.
+        figures: by name, those of `wherefrom.head_figures`, float64 [W, layers, heads]; NaN where one has no value.
         new_nats: [W], the mean loss of the probe's first half, random tokens that nothing announces.
         again_nats: [W], the mean loss of its second half, the same tokens again: what copying could predict.
     """
@@ -97,14 +102,23 @@ def read_rows(path: Path) -> list[list[str]]:
         raise _refusal(path, "a table", f"no text (the byte 0x{error.object[error.start]:02X})", AWAY) from None
     except OSError as error:
         raise _refusal(path, "a table that can be read", f"{error.strerror}", AWAY) from error
-    header, *lines = text.split("\n")[:-1] or [text]
+    header, *lines = text.replace("\r\n", "\n").split("\n")[:-1] or [text]  # some programs end lines as Windows does
     if header != ",".join(COLUMNS):
-        given = repr(header[:60]) if text else "an empty file"
+        given = repr(header[:SHOWN]) if text else "an empty file"
         raise _refusal(path, f"a table whose columns are {', '.join(COLUMNS)}", given, AWAY)
     rows = [_cells(line, number, path) for number, line in enumerate(lines, start=2)]
     heads = sum(row[0] == rows[0][0] for row in rows)
     last = sum(row[0] == rows[-1][0] for row in rows)
     return rows[: len(rows) - last] if last < heads else rows
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file has the columns of such a table, damaged further down or not."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.readline(1000).rstrip("\r\n") == ",".join(COLUMNS)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _cells(line: str, number: int, path: Path) -> list[str]:
@@ -126,11 +140,13 @@ def read_watched(folder: str | Path) -> Watched:
         folder: of a run that was watched, with an ``attention.csv`` in it.
 
     Raises:
+        InputError: what was given is no path.
         TrainingError: there is no such table, nothing in it, or it is damaged.
     """
-    path = Path(folder) / NAME
+    place = run_folder(folder)
+    path = place / NAME
     if not path.is_file():
-        given = "none" if Path(folder).is_dir() else "no such folder"
+        given = "none" if place.is_dir() else "no such folder"
         raise _refusal(path, f"a watched run: its {NAME}", given, "Train with --watch 50, or `on_step=Watch(...)`.")
     rows = read_rows(path)
     if not rows:

@@ -27,14 +27,14 @@ NAME = 30
 WIDTH = 80
 TOP = 24
 """Heads that are drawn unless more are asked for: they fit on a screen."""
-SHARES = ("largest", "first", "itself", "previous", "duplicate", "induction")
+SHARES = ("largest", "first", "self", "previous", "duplicate", "induction")
 LEVEL = 0.5
 MEANINGS = {
     "entropy": "of a row's weights, in nats, mean of the rows",
     "effective": "exp(entropy): how many evenly read sources that would be, mean of the rows",
     "largest": "largest weight of a row, mean of the rows",
     "first": "weight on the first token, mean of the rows",
-    "itself": "weight on the position itself, mean of the rows",
+    "self": "weight on the position itself, mean of the rows",
     "previous": "weight on the token before, mean of the rows",
     "duplicate": "weight on earlier occurrences of the same token, mean of the rows that have one",
     "induction": "weight on what followed the same token before, mean of the rows that have such",

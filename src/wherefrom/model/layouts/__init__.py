@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wherefrom.errors import InputError, ModelError
@@ -46,7 +47,18 @@ def read_config(fields: Mapping[str, Any], where: Path) -> Config:
             f"a supported architecture ({supported})",
             f"Choose a model whose config.json says one of: {supported}.",
         )
-    return LAYOUTS[name].read(read)
+    try:
+        return LAYOUTS[name].read(read)
+    except InputError as error:  # sizes that are numbers, and yet no model's
+        raise ModelError(
+            f"{where}: {error.what}",
+            expected=error.expected,
+            given=error.given,
+            way_out="Copy the model's config.json again, or choose another model.",
+            path=where,
+            field=error.what.removeprefix("the configuration's "),
+            value=error.given,
+        ) from error
 
 
 def config_fields(config: Config) -> dict[str, Any]:
@@ -114,7 +126,8 @@ def checkpoint_tensors(config: Config, parameters: Mapping[str, Tensor]) -> dict
 
 def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return every tensor that the family's files must hold, with its shape."""
-    from wherefrom.model.transformer import Transformer  # its parameters are made, and never written to
+    from wherefrom.model.transformer import Transformer
 
-    own_shapes = {name: tuple(parameter.shape) for name, parameter in Transformer(config).state_dict().items()}
+    with torch.device("meta"):  # shapes without memory: a config.json may ask for more than there is
+        own_shapes = {name: tuple(parameter.shape) for name, parameter in Transformer(config).state_dict().items()}
     return {at.name: at.shape(own_shapes[name]) for name, at in stored_parameters(config).items()}

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from wherefrom.model.config import Config
-from wherefrom.model.fields import Fields
+from wherefrom.model.fields import Fields, never_written
 from wherefrom.model.layouts.layout import Layout, Stored, parts, renamed
 
 ONLY = {
@@ -46,6 +46,7 @@ def read(fields: Fields) -> Config:
         tied=fields.switch("tie_word_embeddings"),
         bos_id=fields.one_id("bos_token_id"),
         eos_ids=fields.ids("eos_token_id"),
+        never_ids=fields.never_ids(fields.ids("eos_token_id")),
         attention_bias=bias,
         output_bias=bias,
         mlp_bias=fields.switch("mlp_bias") if family == "llama" else False,
@@ -90,6 +91,7 @@ def write(config: Config) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "bos_token_id": config.bos_id,
         "eos_token_id": list(config.eos_ids) or None,
+        **never_written(config.never_ids),
         "hidden_act": "silu",
         **own,
     }

@@ -1,4 +1,7 @@
-"""Marian's checkpoints (floor 2): the original encoder-decoder Transformer, as the OPUS translation models have it."""
+"""Marian's checkpoints (floor 2): the original encoder-decoder Transformer, as the OPUS translation models have it.
+
+Those are published with pickled weights and sentencepiece files: docs/models.md says what has to be converted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from typing import Any
 
 from wherefrom.model.config import Config
-from wherefrom.model.fields import Fields
+from wherefrom.model.fields import Fields, never_written
 from wherefrom.model.layouts.layout import Layout, Stored, renamed
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "swish": "silu", "silu": "silu", "gelu_new": "gelu_tanh"}
@@ -66,6 +69,7 @@ def read(fields: Fields) -> Config:
         embedding_scale=width**0.5 if fields.switch("scale_embedding") else 1.0,
         head_bias=True,
         eos_ids=fields.ids("eos_token_id"),
+        never_ids=fields.never_ids(fields.ids("eos_token_id")),
         start_id=start,
     )
 
@@ -95,6 +99,7 @@ def write(config: Config) -> dict[str, Any]:
         "decoder_start_token_id": config.start_id,
         "pad_token_id": config.start_id,
         "eos_token_id": list(config.eos_ids) or None,
+        **never_written(config.never_ids),
         "forced_eos_token_id": None,
         **sides,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, fields
 from typing import Any
 
+import torch
+
 from wherefrom.errors import InputError
 from wherefrom.model.config import Config
 from wherefrom.model.fields import Fields
@@ -29,7 +31,8 @@ def read(found: Fields) -> Config:
         found.refuse(missing[0], None, "a value")
     values = {name: value for name, value in found.fields.items() if name in known}
     try:
-        return Config(**values | {"architecture": "wherefrom", "eos_ids": found.ids("eos_ids")})
+        lists = {name: found.ids(name) for name in ("eos_ids", "never_ids")}
+        return Config(**values | {"architecture": "wherefrom"} | lists)
     except InputError as error:
         name = str(error.facts.get("field", "")) or error.what.removeprefix("the configuration's ")
         found.refuse(name, found.get(name), error.expected)
@@ -37,7 +40,7 @@ def read(found: Fields) -> Config:
 
 def write(config: Config) -> dict[str, Any]:
     """Return the shape as a config.json has it."""
-    values = asdict(config) | {"eos_ids": list(config.eos_ids)}
+    values = asdict(config) | {"eos_ids": list(config.eos_ids), "never_ids": list(config.never_ids)}
     return {"model_type": "wherefrom", "format": FORMAT} | {k: v for k, v in values.items() if k != "architecture"}
 
 
@@ -45,7 +48,8 @@ def stored(config: Config) -> dict[str, Stored]:
     """Return where each parameter stands: under its own name, a matrix that two modules share under its first."""
     from wherefrom.model.transformer import Transformer  # the names are the module's; it does not know of layouts
 
-    return {name: Stored(name) for name, _ in Transformer(config).named_parameters()}
+    with torch.device("meta"):  # names and shapes without memory
+        return {name: Stored(name) for name, _ in Transformer(config).named_parameters()}
 
 
 LAYOUTS = (Layout("wherefrom", read, write, stored),)
