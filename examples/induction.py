@@ -21,7 +21,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from wherefrom import Config, Corpus, Settings, Watch, train
+from wherefrom.model.transformer import Transformer
 from wherefrom.tokens import Tokenizer
+from wherefrom.training.log import LogRow
 from wherefrom.training.watch import repeated_probe
 from wherefrom.training.watched import Watched, read_watched
 from wherefrom.views.forming import forming_lines
@@ -77,7 +79,14 @@ def watch(
         validate_windows=64,
         checkpoint_every=steps,
     )
-    train(config, corpus, tokenizer, settings, folder, on_step=Watch(folder, repeated_probe(corpus, 48), every=50))
+    look = Watch(folder, repeated_probe(corpus, 48), every=50)
+
+    def on_step(row: LogRow, transformer: Transformer) -> None:
+        look(row, transformer)
+        if row.step % 200 == 0:
+            print(f"step {row.step:>5}  train loss {row.train_loss:.3f}")
+
+    train(config, corpus, tokenizer, settings, folder, on_step=on_step)
     return read_watched(folder)
 
 

@@ -156,8 +156,8 @@ def test_a_trace_of_an_encoder_decoder(ask: Any, options: tuple[Any, ...], how: 
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
-        ("llama", ("--written", "Sein"), "the written text: expected none, got one, for llama, which has no encoder"),
-        ("bert", ("--written", "Sein"), "the written text: expected none, got one, for bert, which has no encoder"),
+        ("llama", ("--written", "Sein"), "expected none, got one, for llama, a decoder, which has no encoder"),
+        ("bert", ("--written", "Sein"), "expected none, got one, for bert, an encoder, which writes nothing"),
         ("llama", ("--through", "cross"), 'through: expected "self", got "cross", for llama, which is no encoder'),
         ("marian", ("--written", ""), "the written text: expected some text, got nothing. Leave it out"),
         ("marian", ("--written", "a" * 64), "the written text: expected at most 64 tokens (the context of marian)"),

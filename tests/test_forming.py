@@ -52,11 +52,15 @@ L0 H1       0.900  █·▂█     0.950
 
 new         5.000  ████     5.000
 again       5.000  █▇▄▂     1.000
-loss in nats a token: new of the first coming, again of the second; 0 to 5
+loss in nats a token: new of the first coming, again of the second; 0 to 5. The
+row is no text: new rises as the model learns what its own text is like.
 charts: 0 (lowest) to 1 (highest); a cell is one look
 L0 H1 reaches 0.5 at step 1
 L0 H0 reaches 0.5 at step 20
 """
+
+
+NONE = "no head reaches 0.5; another figure may show more: --figure previous"
 
 
 def test_a_table_by_hand() -> None:
@@ -96,7 +100,7 @@ def test_missing_values_are_dots_and_dashes() -> None:
     nothing = lines(seen(np.full((3, 1, 1), np.nan), new=np.nan, again=np.nan), "entropy")
     assert chart(nothing, "L0 H0") == ("-", "···", "-")
     assert chart(nothing, "new") == ("-", "···", "-")
-    assert lines(seen(np.full((3, 1, 1), np.nan)))[-1] == "no head reaches 0.5"
+    assert lines(seen(np.full((3, 1, 1), np.nan)))[-1] == NONE
     lost = lines(seen([[[0.5]], [[0.5]]], new=[4.0, np.nan], again=[np.nan, 2.0]))
     assert (chart(lost, "new")[1], chart(lost, "again")[1]) == ("█·", "·▅")
 
@@ -162,7 +166,7 @@ def test_of_many_heads_those_are_drawn_that_change_most() -> None:
     whole = lines(seen(values), top=270)
     assert drawn(whole) == sorted(change)
     assert not any("changes most" in line for line in whole)
-    assert len(found) <= 40  # a screen or so
+    assert len(found) <= 42  # a screen or so
 
 
 def test_a_fall_is_a_change_and_a_head_without_values_comes_last() -> None:
@@ -182,7 +186,7 @@ def test_one_layer_alone() -> None:
     assert found[0] == "induction of every head of layer 12 in run, steps 0 to 40"
     assert drawn(found) == [(12, head) for head in range(9)]
     assert found[-1] == "L12 H0 reaches 0.5 at step 40"
-    assert lines(seen(values), layer=11)[-1] == "no head reaches 0.5"
+    assert lines(seen(values), layer=11)[-1] == NONE
     nats = lines(seen(values), "entropy", layer=12)
     assert any(line.startswith("charts: 0.3 (lowest) to 0.9") for line in nats)  # the range is the layer's
 
@@ -201,7 +205,7 @@ def test_onsets_are_told_in_their_order() -> None:
     ]
     assert lines(seen(values[:6]))[-1] == "and 1 more head, no sooner"
     assert lines(seen(values[:5]))[-1] == "L0 H0 reaches 0.5 at step 40"
-    assert lines(seen(values[:1]))[-1] == "no head reaches 0.5"
+    assert lines(seen(values[:1]))[-1] == NONE
 
 
 @settings(max_examples=150, deadline=None)

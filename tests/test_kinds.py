@@ -260,7 +260,7 @@ def test_predictions_of_an_encoder_are_of_its_masked_tokens():
 
 
 REFUSED = [
-    ("llama", {"written": "a"}, "the written text: expected none, got one, for llama, which has no encoder"),
+    ("llama", {"written": "a"}, "the written text: expected none, got one, for llama, a decoder, which has no encoder"),
     ("bert", {"written": "a"}, "the written text: expected none"),
     ("llama", {"through": "cross"}, 'through: expected "self", got "cross", for llama'),
     ("marian", {"written": ""}, "the written text: expected some text, got nothing"),

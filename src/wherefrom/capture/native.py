@@ -173,6 +173,9 @@ def _written(model: LanguageModel, written: Any) -> Tokens:
     return check_tokens(model, written) if isinstance(written, Tokens) else start_tokens(model, written)
 
 
+NO_PAIR = {True: "a decoder, which has no encoder to read another text", False: "an encoder, which writes nothing"}
+
+
 def refuse_written(model: LanguageModel, written: Any) -> None:
     """Refuse a written text for a model that reads one text only.
 
@@ -183,7 +186,7 @@ def refuse_written(model: LanguageModel, written: Any) -> None:
         raise InputError(
             "the written text",
             expected="none",
-            given=f"one, for {model.name}, which has no encoder beside its {model.config.kind}",
+            given=f"one, for {model.name}, {NO_PAIR[model.config.causal]}",
             way_out="Write it behind the prompt instead." if model.config.causal else "Give the text alone.",
         )
 

@@ -102,13 +102,18 @@ def generate(
     temperature: Annotated[
         float | None, typer.Option(help="Sample, with the logits divided by this; without it, greedy.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest tokens only.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample among the k likeliest tokens only (with --temperature).")
+    ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Sample among the likeliest tokens that together hold this probability."),
+        typer.Option(help="Sample among the likeliest tokens that together hold this probability (likewise)."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this string; may be given several times.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text (likewise).")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="Stop before this string; may be given several times. A line's end is $'\\n'."),
+    ] = None,
     model: Model = "smollm2",
     as_json: Json = False,
 ) -> None:

@@ -27,6 +27,8 @@ SHAPE = "Shape of the model"
 COURSE = "Course of the training"
 KEEPING = "What is measured and kept"
 HELD_OUT = 0.1
+BYTES = 257
+"""Tokens of the vocabulary of single bytes: each of them, and the mark at an end."""
 WATCH_TOKENS, LEAST_WATCHED = 64, 4
 SIZES = {"layers": 4, "width": 128, "heads": 4, "context": 128}
 
@@ -231,8 +233,7 @@ def _refuse_shape(shape: dict[str, Any], beside: str, way_out: str) -> None:
 
 
 def _resumed(out: Path, files: list[Path], given: dict[str, Any], again: dict[str, Any]) -> _Plan:
-    """Return what a run's folder says; the shape of its model, and the like, cannot be given again."""
-    _refuse_shape(again, "--resume", "It comes from the run's folder; leave it out.")
+    """Return what a run's folder says; what is given again of the model's shape, and the like, must be the same."""
     from wherefrom.model.checkpoint import read_folder
     from wherefrom.training.files import read_texts
     from wherefrom.training.run import latest
@@ -242,10 +243,29 @@ def _resumed(out: Path, files: list[Path], given: dict[str, Any], again: dict[st
 
     place = latest(out)
     state, checkpoint = read_state(place), read_folder(place)
-    share = state.validation_tokens / (state.train_tokens + state.validation_tokens)
+    tokens = state.train_tokens + state.validation_tokens
+    context = state.settings["context"] or checkpoint.config.context
+    _refuse_other(again, checkpoint.config, context, tokens, state.validation_tokens)
+    share = state.validation_tokens / tokens
     corpus = Corpus.of(read_texts(files), checkpoint.tokenizer, held_out=share)
     settings = Settings.from_json({**state.settings, **given})
     return _Plan(checkpoint.config, corpus, checkpoint.tokenizer, settings)
+
+
+def _refuse_other(again: dict[str, Any], config: Any, context: int, tokens: int, held_out: int) -> None:
+    """Refuse what is given beside --resume and is not what the run began with."""
+    own = {"layers": config.layers, "width": config.width, "heads": config.heads, "context": context}
+    own |= {"style": config.architecture, "vocabulary": str(config.vocabulary), "held_out": round(held_out / tokens, 3)}
+    same = {"held_out": lambda share: round(tokens * share) == held_out}
+    same["vocabulary"] = lambda size: size in (own["vocabulary"], "bytes" if config.vocabulary == BYTES else None)
+    for name, value in again.items():
+        if name not in own or not same.get(name, lambda given, name=name: given == own[name])(value):
+            raise InputError(
+                f"--{name.replace('_', '-')}",
+                expected=f"{own[name]}, as the run began" if name in own else "none beside --resume",
+                given=f"{value}",
+                way_out="The run's folder knows it; leave it out.",
+            )
 
 
 def _vocabulary(text: str | None) -> int | None:

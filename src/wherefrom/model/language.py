@@ -186,7 +186,9 @@ def _fitting(model: LanguageModel, tokens: Tokens, room: int, what: str = "the p
             what,
             expected=f"at most {model.config.context} tokens (the context of {model.name})",
             given=f"{len(tokens)} token{'' if len(tokens) == 1 else 's'}{behind}",
-            way_out="Shorten the text, or use a model with a longer context.",
+            way_out="Shorten the text, "
+            + ("write fewer tokens, " if room > 1 else "")
+            + "or use a model with a longer context.",
             tokens=len(tokens),
             context=model.config.context,
         )

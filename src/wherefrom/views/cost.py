@@ -125,7 +125,8 @@ def _counted_row(at: CostAt) -> list[str]:
 
 
 def _meanings(cost: Cost) -> str:
-    scored = "" if cost.config.head == "none" else ", with the logits of its last position"
+    which = "its last position" if cost.config.causal else "one position"
+    scored = "" if cost.config.head == "none" else f", with the logits of {which}"
     both = "; encoder and decoder each read so many tokens" if cost.config.encoder_layers else ""
     layer = "the decoder's, cross-attention included" if cost.config.encoder_layers else "attention and feed-forward"
     cache = "" if cost.config.causal else "; an encoder alone keeps none"

@@ -121,7 +121,10 @@ def _losses(watched: Watched, places: NDArray[np.int64]) -> Iterator[str]:
     _, high = _range(np.concatenate((watched.new_nats, watched.again_nats)))
     for label, series in (("new", watched.new_nats), ("again", watched.again_nats)):
         yield _line(label, series, places, 0.0, high)
-    yield from _filled(f"loss in nats a token: new of the first coming, again of the second; 0 to {high:.3g}")
+    yield from _filled(
+        f"loss in nats a token: new of the first coming, again of the second; 0 to {high:.3g}. The row is no text: new "
+        "rises as the model learns what its own text is like."
+    )
 
 
 def _onsets(watched: Watched, figure: str, heads: list[Place]) -> Iterator[str]:
@@ -130,7 +133,8 @@ def _onsets(watched: Watched, figure: str, heads: list[Place]) -> Iterator[str]:
     found = [(watched.onset(figure, *place, LEVEL), place) for place in heads]
     reached = sorted((step, place) for step, place in found if step is not None)
     if not reached:
-        yield f"no head reaches {LEVEL}"
+        others = "previous" if figure != "previous" else "entropy"
+        yield f"no head reaches {LEVEL}; another figure may show more: --figure {others}"
     for step, place in reached[:4]:
         yield f"{_label(place)} reaches {LEVEL} at step {step:,}"
     if more := len(reached[4:]):

@@ -32,14 +32,20 @@ def running_text(trace: Trace, width: int) -> Iterator[Text]:
     lines = _lines(sources, strong, masked, width)
     aim = Text.assemble((" → ", "dim"), (shortened(trace.aim.label), "bold"))
     if trace.recording.source is not None:
-        yield from lines
-        beside = trace.tokens if trace.scope.kind == "cross" else trace.recording.source
-        name = "written so far" if trace.scope.kind == "cross" else "the encoder read"
-        last = Text.assemble(("  " + name + ": ", "dim"), _end(beside, min(WRITTEN, width - 20)))
-        lines = [last]
+        lines = _with_beside(trace, lines, width)
     if lines[-1].cell_len + aim.cell_len > width:
         lines.append(Text(" "))
     yield from (*lines[:-1], lines[-1].append_text(aim))
+
+
+def _with_beside(trace: Trace, lines: list[Text], width: int) -> list[Text]:
+    """Return both texts of an encoder-decoder, the one that is written last: the target goes on from it."""
+    room = min(WRITTEN, width - 20)
+    if trace.scope.kind == "cross":
+        return [*lines, Text.assemble(("  written so far: ", "dim"), _end(trace.tokens, room))]
+    assert trace.recording.source is not None, "the caller has looked"
+    read = Text.assemble(("  the encoder read: ", "dim"), _end(trace.recording.source, room))
+    return [read, Text("  written so far:", "dim"), *lines]
 
 
 def _end(tokens: Tokens, most: int) -> str:
