@@ -17,7 +17,7 @@ lint: .venv/tools  ## style, formatting, types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: .venv/tools  ## every ratio of the README, measured on this machine (about 20 minutes)
+bench: .venv/tools  ## every ratio of the README, measured on this machine (about 15 minutes)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks
 
 format: .venv/tools
