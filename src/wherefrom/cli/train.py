@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,13 +13,12 @@ import typer
 from wherefrom.checks import whole
 from wherefrom.cli.app import Command, Json, app
 from wherefrom.cli.printing import print_json, print_text, progress_bar
+from wherefrom.cli.trained import closing, opening, result, step_line
 from wherefrom.errors import InputError
 from wherefrom.views.streams import say
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
-    from wherefrom.training.baselines import Baselines
     from wherefrom.training.log import LogRow
-    from wherefrom.training.loop import Trained
     from wherefrom.training.text import Corpus
 
 SHAPE = "Shape of the model"
@@ -127,7 +125,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What is trained, on what, and how."""
 
     config: Any
@@ -167,7 +165,7 @@ def _watched_every(out: Path) -> int | None:
     return int(rows[-1][-1]) if rows else None
 
 
-def _new(files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
+def _new(files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> Plan:
     """Return the training of a model with random weights."""
     from wherefrom.training.files import read_texts
     from wherefrom.training.settings import Settings
@@ -188,7 +186,7 @@ def _new(files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_o
     if size is not None:
         tokenizer = train_tokenizer(texts, size)
         config = replace(config, vocabulary=tokenizer.vocabulary_size)
-    return _Plan(config, Corpus.of(texts, tokenizer, held_out=held_out), tokenizer, settings)
+    return Plan(config, Corpus.of(texts, tokenizer, held_out=held_out), tokenizer, settings)
 
 
 def _check_sizes(layers: int, width: int, heads: int, context: int, style: str = "llama") -> None:
@@ -208,7 +206,7 @@ def _check_sizes(layers: int, width: int, heads: int, context: int, style: str =
         )
 
 
-def _begun(start: str, files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> _Plan:
+def _begun(start: str, files: list[Path], given: dict[str, Any], shape: dict[str, Any], held_out: float) -> Plan:
     """Return the further training of a model; of its shape, only the length of the windows can be chosen."""
     import wherefrom
     from wherefrom.training.files import read_texts
@@ -223,7 +221,7 @@ def _begun(start: str, files: list[Path], given: dict[str, Any], shape: dict[str
     model = wherefrom.load(start, say=say)
     require_decoder(model.transformer)  # before its vocabulary is looked at
     corpus = Corpus.of(texts, model.tokenizer, held_out=held_out)
-    return _Plan(model.config, corpus, model.tokenizer, settings, begin=model.transformer)
+    return Plan(model.config, corpus, model.tokenizer, settings, begin=model.transformer)
 
 
 def _refuse_shape(shape: dict[str, Any], beside: str, way_out: str) -> None:
@@ -232,24 +230,18 @@ def _refuse_shape(shape: dict[str, Any], beside: str, way_out: str) -> None:
         raise InputError(name, expected=f"none beside {beside}", given="one", way_out=way_out)
 
 
-def _resumed(out: Path, files: list[Path], given: dict[str, Any], again: dict[str, Any]) -> _Plan:
+def _resumed(out: Path, files: list[Path], given: dict[str, Any], again: dict[str, Any]) -> Plan:
     """Return what a run's folder says; what is given again of the model's shape, and the like, must be the same."""
-    from wherefrom.model.checkpoint import read_folder
     from wherefrom.training.files import read_texts
-    from wherefrom.training.run import latest
-    from wherefrom.training.settings import Settings
-    from wherefrom.training.state import read_state
-    from wherefrom.training.text import Corpus
+    from wherefrom.training.loop import Begun
 
-    place = latest(out)
-    state, checkpoint = read_state(place), read_folder(place)
-    tokens = state.train_tokens + state.validation_tokens
+    begun = Begun.of(out)
+    state, checkpoint = begun.state, begun.checkpoint
     context = state.settings["context"] or checkpoint.config.context
+    tokens = state.train_tokens + state.validation_tokens
     _refuse_other(again, checkpoint.config, context, tokens, state.validation_tokens)
-    share = state.validation_tokens / tokens
-    corpus = Corpus.of(read_texts(files), checkpoint.tokenizer, held_out=share)
-    settings = Settings.from_json({**state.settings, **given})
-    return _Plan(checkpoint.config, corpus, checkpoint.tokenizer, settings)
+    corpus, settings = begun.again(read_texts(files), **given)
+    return Plan(checkpoint.config, corpus, checkpoint.tokenizer, settings)
 
 
 def _refuse_other(again: dict[str, Any], config: Any, context: int, tokens: int, held_out: int) -> None:
@@ -281,7 +273,7 @@ def _vocabulary(text: str | None) -> int | None:
     return int(text)
 
 
-def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bool) -> None:
+def _run(plan: Plan, out: Path, watch: int | None, *, resume: bool, as_json: bool) -> None:
     from wherefrom.model.cost import parameters
     from wherefrom.training.baselines import baselines
     from wherefrom.training.loop import train as run
@@ -295,7 +287,7 @@ def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bo
 
         def progress(done: int, total: int) -> None:
             if not opened:  # the run's folder has been looked at, and is right
-                show(_opening(plan, parameters(plan.config)))
+                show(opening(plan, parameters(plan.config)))
                 opened.append(True)
             if bar is not None:
                 bar("training", done, total)
@@ -304,16 +296,16 @@ def _run(plan: _Plan, out: Path, watch: int | None, *, resume: bool, as_json: bo
             if looks is not None:
                 looks(row, transformer)
             if row.validation_loss is not None:
-                show(_step_line(row))
+                show(step_line(row))
 
         how: dict[str, Any] = {"resume": resume, "on_step": on_step, "progress": progress}
         with _telling_what_is_kept(out):
             trained = run(plan.begin or plan.config, plan.corpus, plan.tokenizer, plan.settings, out, **how)
     counted = baselines(plan.corpus, plan.context, windows=plan.settings.validate_windows)
     if as_json:
-        print_json(_result(trained, counted, plan, out))
+        print_json(result(trained, counted, plan, out))
     else:
-        print_text(_closing(trained, counted, plan, out, watched=looks is not None))
+        print_text(closing(trained, counted, plan, out, watched=looks is not None))
 
 
 @contextmanager
@@ -340,69 +332,3 @@ def _watch_tokens(context: int) -> int:
 
 def _silent(text: str) -> None:
     """Print nothing."""
-
-
-def _opening(plan: _Plan, count: int) -> str:
-    config, corpus = plan.config, plan.corpus
-    layers = f"{config.layers} layer{'s' * (config.layers > 1)} of {config.heads} head{'s' * (config.heads > 1)}"
-    return (
-        f"{count:,} parameters: {layers}, width {config.width}, context {plan.context}\n"
-        f"{len(corpus.train):,} tokens to train on, {len(corpus.validation):,} held out, "
-        f"of {corpus.vocabulary:,} kinds\n"
-    )
-
-
-def _step_line(row: LogRow) -> str:
-    return (
-        f"step {row.step:>7,}  train loss {row.train_loss:.4f}  validation loss {row.validation_loss:.4f}  "
-        f"{row.tokens_per_second:>9,.0f} tokens/s"
-    )
-
-
-def _bits_a_byte(plan: _Plan) -> float:
-    """Return the factor from nats a token to bits a byte: of the tokens that the loss is the mean of.
-
-    A mark (between two documents) is a token that is predicted, but no byte of the text.
-    """
-    import numpy as np
-
-    marks = plan.tokenizer.special_ids
-    numbers = range(plan.corpus.vocabulary)
-    lengths = np.array([0 if number in marks else len(plan.tokenizer.token_bytes(number)) for number in numbers])
-    predicted = plan.corpus.windows(plan.context, plan.settings.validate_windows)[:, 1:]
-    return float(predicted.size / (max(1, lengths[predicted].sum()) * np.log(2)))
-
-
-def _closing(trained: Trained, counted: Baselines, plan: _Plan, out: Path, *, watched: bool) -> str:
-    factor = _bits_a_byte(plan)
-    rows = [
-        ("this model", trained.validation_loss),
-        ("bigram: pairs counted", counted.bigram),
-        ("unigram: tokens counted", counted.unigram),
-        ("uniform: nothing known", counted.uniform),
-    ]
-    lines = ["", f"{'validation loss':<26}{'nats a token':>12}  {'bits a byte':>12}"]
-    lines += [f"{label:<26}{value:>12.4f}  {value * factor:>12.4f}" for label, value in rows]
-    lines += ["", f"model: {trained.checkpoint}", f'try:   wherefrom generate "..." --model {quote(str(out))}']
-    if trained.best_step != trained.step:
-        lines.append(f"lowest validation loss: {trained.best_validation_loss:.4f} at step {trained.best_step:,}")
-    if watched:
-        lines.append(f"heads: wherefrom watch {quote(str(out))}")
-    return "\n".join(lines)
-
-
-def _result(trained: Trained, counted: Baselines, plan: _Plan, out: Path) -> dict[str, Any]:
-    return {
-        "folder": str(out),
-        "checkpoint": str(trained.checkpoint),
-        "step": trained.step,
-        "tokens": trained.tokens,
-        "train_loss": trained.train_loss,
-        "validation_loss": trained.validation_loss,
-        "best_validation_loss": trained.best_validation_loss,
-        "best_step": trained.best_step,
-        "baselines": asdict(counted),
-        "bits_a_byte": trained.validation_loss * _bits_a_byte(plan),
-        "seconds": trained.seconds,
-        "units": {"loss": "nats a token"},
-    }

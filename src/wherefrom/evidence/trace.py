@@ -123,13 +123,13 @@ def _recorded(
     else:
         tokens, actual_next = _up_to(tokens, position, alone=not beside)
         at = len(tokens) - 1
-    sizes = (len(read_prompt(model, text)), len(tokens)) if beside else (len(tokens),)
-    size = forecast(model, *sizes)
+    source = read_prompt(model, text) if beside else None
+    size = forecast(model, len(tokens)) if source is None else forecast(model, len(source), len(tokens))
     reading = f"reading {len(tokens)} tokens ({size / 1e6:.1f} MB)"
     recording = record(
         model,
-        text if beside else tokens,
-        written=tokens if beside else None,
+        tokens if source is None else source,
+        written=None if source is None else tokens,
         predictions="last" if model.config.causal else (at,),
         progress=lambda done, total: tell(reading, done, total),
     )

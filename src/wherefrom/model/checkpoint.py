@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -140,7 +141,8 @@ def write_folder(folder: str | Path, transformer: Transformer, tokenizer: Tokeni
         OSError: the folder cannot be written, as with the next.
         SafetensorError: a file of weights cannot be written.
     """
-    folder = _folder_to_write(folder)
+    way_out = "Make the folder first: Path(folder).mkdir(parents=True)."
+    folder = _existing_folder(folder, "a folder to write the model into", way_out)
     config = transformer.config
     fields = config_fields(config) | {"dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
@@ -148,18 +150,6 @@ def write_folder(folder: str | Path, transformer: Transformer, tokenizer: Tokeni
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint_tensors(config, own).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / TOKENIZER).write_text(tokenizer.inner.to_str(), encoding="utf-8")
-
-
-def _folder_to_write(folder: Any) -> Path:
-    try:
-        path = Path(folder).expanduser()
-        if path.is_dir():
-            return path
-        given = "a file" if path.exists() else "nothing there"
-    except (OSError, RuntimeError, TypeError, ValueError) as error:  # too long, nobody's home, a number, a zero byte
-        given = f"{error}".rstrip(".")
-    way_out = "Make the folder first: Path(folder).mkdir(parents=True)."
-    raise ModelError(f"{folder}", expected="a folder to write the model into", given=given, way_out=way_out)
 
 
 def _name(folder: Path) -> str:
@@ -197,14 +187,19 @@ def _newest(folder: Path) -> Path:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether a run's checkpoint has all the files that its training.json lists, in their sizes.
-
-    So does `wherefrom.training.run`, which resumes from the same one.
-    """
+    """Whether a run's checkpoint has all the files that its training.json lists, in their sizes."""
     try:
         files = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))["files"]
-        return all((checkpoint / name).stat().st_size == size for name, size in files.items())
+        return has_files(checkpoint, files)
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def has_files(folder: Path, sizes: Mapping[str, int]) -> bool:
+    """Whether a folder has all files of some names, in their sizes: what tells a copy that was cut short."""
+    try:
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except OSError:
         return False
 
 
@@ -221,15 +216,15 @@ def _weight_files(folder: Path) -> list[Path]:
     return [_existing(folder / name) for name in sorted(set(shards.values()))]
 
 
-def _existing_folder(folder: Path) -> Path:
+def _existing_folder(folder: Any, expected: str = "a folder", way_out: str = CHOOSE) -> Path:
     try:
-        folder = folder.expanduser()
-        if folder.is_dir():
-            return folder
-        given = "a file" if folder.exists() else "nothing there"
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, nobody's home, a zero byte
+        place = Path(folder).expanduser()
+        if place.is_dir():
+            return place
+        given = "a file" if place.exists() else "nothing there"
+    except (OSError, RuntimeError, TypeError, ValueError) as error:  # too long, nobody's home, a number, a zero byte
         given = f"{error}".rstrip(".")
-    raise ModelError(f"{folder}", expected="a folder", given=given, way_out=CHOOSE, path=folder)
+    raise ModelError(f"{folder}", expected=expected, given=given, way_out=way_out, path=folder)
 
 
 def _existing(path: Path) -> Path:

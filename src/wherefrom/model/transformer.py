@@ -311,8 +311,9 @@ class Transformer(Stack):
                 given="none",
                 way_out="Give memory=model.encode(source_ids).",
             )
-        given = {"cache": cache, "padding": padding, "memory": memory, "memory_padding": memory_padding}
-        x = self.stream(ids, attention=attention, **given)  # type: ignore[arg-type]  # each has its own type above
+        x = self.stream(
+            ids, attention=attention, cache=cache, padding=padding, memory=memory, memory_padding=memory_padding
+        )
         return self.logits(x[:, -1:] if last_only else x)
 
     def encode(self, ids: Tensor, *, attention: AttentionFunction = fused, padding: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from wherefrom.checks import check_kind
 from wherefrom.errors import InputError, TrainingError
-from wherefrom.model.checkpoint import read_folder
+from wherefrom.model.checkpoint import Checkpoint, read_folder
 from wherefrom.model.config import Config
 from wherefrom.model.cost import parameters
 from wherefrom.model.initial import draw
@@ -28,7 +28,7 @@ from wherefrom.training.memory import room_for
 from wherefrom.training.place import run_folder
 from wherefrom.training.run import Run
 from wherefrom.training.settings import Settings
-from wherefrom.training.state import read_state
+from wherefrom.training.state import State, read_state
 from wherefrom.training.text import Corpus
 from wherefrom.training.trainer import Hardware, NotFiniteError, Task, Trainer, own_copy
 
@@ -126,6 +126,40 @@ def train(
         return _trained(trainer, row, run, time.perf_counter() - began)
 
 
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A run that can be gone on with.
+
+    Attributes:
+        state: where it stands.
+        checkpoint: its newest whole one: the model and its vocabulary.
+    """
+
+    state: State
+    checkpoint: Checkpoint
+
+    @classmethod
+    def of(cls, folder: Path) -> Begun:
+        """Return what a run's folder says.
+
+        Raises:
+            TrainingError: there is no whole checkpoint in it.
+            ModelError: the checkpoint is damaged.
+        """
+        place = runs.latest(folder)
+        return cls(read_state(place), read_folder(place))
+
+    def again(self, texts: str | Sequence[str], **changes: Any) -> tuple[Corpus, Settings]:
+        """Return the run's text, given again and split as it was, and its settings, some of them changed.
+
+        Raises:
+            InputError: a text that cannot be read, or a setting that cannot be.
+        """
+        held_out = self.state.validation_tokens / (self.state.train_tokens + self.state.validation_tokens)
+        corpus = Corpus.of(texts, self.checkpoint.tokenizer, held_out=held_out)
+        return corpus, Settings.from_json({**self.state.settings, **changes})
+
+
 def resume(
     folder: str | Path,
     texts: str | Sequence[str],
@@ -147,13 +181,18 @@ def resume(
         TrainingError: as `train`; or the text is another.
     """
     folder = run_folder(folder)
-    place = runs.latest(folder)
-    state, checkpoint = read_state(place), read_folder(place)
-    held_out = state.validation_tokens / (state.train_tokens + state.validation_tokens)
-    corpus = Corpus.of(texts, checkpoint.tokenizer, held_out=held_out)
-    settings = Settings.from_json({**state.settings, **changes})
-    how: dict[str, Any] = {"on_step": on_step, "progress": progress}
-    return train(checkpoint.config, corpus, checkpoint.tokenizer, settings, folder, resume=True, **how)
+    begun = Begun.of(folder)
+    corpus, settings = begun.again(texts, **changes)
+    return train(
+        begun.checkpoint.config,
+        corpus,
+        begun.checkpoint.tokenizer,
+        settings,
+        folder,
+        resume=True,
+        on_step=on_step,
+        progress=progress,
+    )
 
 
 def _trainer(model: Config | Transformer, task: Task, run: Run) -> Trainer:

@@ -30,6 +30,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from wherefrom.errors import TrainingError
+from wherefrom.model.checkpoint import has_files
 from wherefrom.training import log, watched
 from wherefrom.training.log import Log, LogRow
 from wherefrom.training.place import run_folder
@@ -51,9 +52,8 @@ def checkpoints(folder: Path) -> list[Path]:
 def is_whole(checkpoint: Path) -> bool:
     """Whether a checkpoint has all the files that it was written with, in their sizes."""
     try:
-        files = read_state(checkpoint).files
-        return all((checkpoint / name).stat().st_size == size for name, size in files.items())
-    except (TrainingError, OSError):
+        return has_files(checkpoint, read_state(checkpoint).files)
+    except TrainingError:
         return False
 
 
