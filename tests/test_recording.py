@@ -46,7 +46,7 @@ def test_one_call_a_layer(recording: Recording) -> None:
         assert call.lse.shape == (HEADS, n)
         assert {call.q.dtype, call.k.dtype, call.v.dtype, call.lse.dtype} == {np.dtype(np.float32)}
         assert (call.mask, call.scale) == (Mask(), SIZE**-0.5)
-        assert (call.heads, call.group) == (HEADS, HEADS // KV_HEADS)
+        assert (call.heads, call.key_heads) == (HEADS, tuple(h // (HEADS // KV_HEADS) for h in range(HEADS)))
         assert call.kernel == "torch flash, CPU"
         assert len(call.checks) == 1
 

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wherefrom
+from printed import differences
 from small import write_small_model
 from wherefrom import Destination, InputError, Scope, Target, knock_out, knock_out_heads, trace
 from wherefrom.evidence.trace import CARRIED_FROM
@@ -359,7 +360,7 @@ def test_a_source_says_what_its_heads_add_up_to(traced):
     assert "L1 H0" in text
     assert "L1 H1" not in text  # below 0.005
     words = " ".join(text.split())
-    assert "the other 17 heads add up to -0.146; among them L1 H5 -0.100 (50.0%) goes furthest the other way" in words
+    assert "the other 17 heads add up to -0.15; among them L1 H5 -0.100 (50.0%) goes furthest the other way" in words
     assert "18 heads, each alone, add up to +0.05 of +1.40" in words
     assert "L1 H0 is head 0 of layer 1. One head's cut need not show what several heads do together." in words
     none = replace(carried, carriers=tuple(heads[1:]), opposing=None, others=17, others_nats=0.0)
@@ -531,12 +532,12 @@ knock-out: what the log-probability of " Mary" loses when the edge is cut in all
 Largest cuts of one head alone: nats (the head's weight)
      1  " Mary"               L28 H1  +0.0426 (31.5%)  L23 H0  +0.0378 (68.9%)
                               L23 H5  +0.0237 (19.0%)  L23 H7  +0.0150 (47.1%)
-                              the other 266 heads add up to -0.0537; among them
+                              the other 266 heads add up to -0.05; among them
                               L24 H4 -0.0510 (81.0%) goes furthest the other way
                               270 heads, each alone, add up to +0.07 of +1.40
      9  " John"               L20 H0  +0.0970 (78.5%)  L23 H3  +0.0694 (74.0%)
                               L19 H2  +0.0137 (42.7%)  L24 H4  +0.0068 (6.9%)
-                              the other 266 heads add up to +0.0189; among them
+                              the other 266 heads add up to +0.02; among them
                               L28 H1 -0.0070 (20.9%) goes furthest the other way
                               270 heads, each alone, add up to +0.21 of +0.51
 L28 H1 is head 1 of layer 28. One head's cut need not show what several heads do
@@ -562,11 +563,10 @@ def test_a_trace_of_the_real_model_as_text(smollm):
     traced = trace(smollm, prompt)
     VALIDATOR.validate(traced.to_json())
     body, cost = printed(traced).rsplit("\n\n", 1)
-    body = "\n".join(line.rstrip() for line in body.replace("37.8%", "37.9%").splitlines())  # it is 37.8501 %
     cost = re.sub(r"\d+\.\d\d s\b", "# s", " ".join(cost.split()))
     cost = re.sub(r"error \d+e-\d\d\)", "error #)", cost)
     expected_body, expected_cost = MARY.rsplit("\n\n", 1)
-    assert body == expected_body
+    assert differences(body, expected_body) == []
     assert cost == " ".join(expected_cost.split())
     assert traced.largest_check_error < 1e-4
 

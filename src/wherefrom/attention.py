@@ -9,6 +9,7 @@ section 3.2.1, https://arxiv.org/abs/1706.03762)::
 
     s_ij  = q_i . k_j * scale                 scale = 1 / sqrt(D) unless given
     s_ij <- softcap * tanh(s_ij / softcap)    only with a softcap: Gemma 2 report, arXiv:2408.00118
+    s_ij <- s_ij + bias_ij                    only with a position bias: T5, arXiv:1910.10683; ALiBi, 2108.12409
     lse_i = log(sum_j exp(s_ij) + exp(sink))  exp(sink) only with a sink logit, one number a head: gpt-oss
                                               model card, arXiv:2508.10925; StreamingLLM, arXiv:2309.17453
     a_ij  = exp(s_ij - lse_i)                 the sink's share is exp(sink - lse_i): row + share = 1
@@ -41,7 +42,14 @@ Floats: TypeAlias = NDArray[np.float64]
 Masked: TypeAlias = np.ma.MaskedArray[tuple[Any, ...], np.dtype[np.float64]]
 
 
-def scores(q: ArrayLike, k: ArrayLike, *, scale: float | None = None, softcap: float | None = None) -> Floats:
+def scores(
+    q: ArrayLike,
+    k: ArrayLike,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    bias: ArrayLike | None = None,
+) -> Floats:
     """Return the scores s [H, T, S] of every pair, permitted or not: q [H, T, D], k [K, S, D].
 
     Args:
@@ -49,6 +57,7 @@ def scores(q: ArrayLike, k: ArrayLike, *, scale: float | None = None, softcap: f
         k: keys; [S, D] means one head.
         scale: factor on the dot product, 1 / sqrt(D) unless given.
         softcap: bound c on a score's size, s <- c * tanh(s / c), after the scale.
+        bias: [H, T, S], or [1, T, S] for all heads, added after that.
 
     Raises:
         InputError: shapes that do not fit, numbers that are not finite, a softcap of 0 or less.
@@ -60,11 +69,16 @@ def scores(q: ArrayLike, k: ArrayLike, *, scale: float | None = None, softcap: f
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused in the next line
         s = q @ keys.transpose(0, 2, 1) * factor  # [H, T, S]
     _require_finite("a score", s)
-    if softcap is None:
+    if softcap is not None:
+        cap = _number("the softcap", softcap, positive=True)
+        with np.errstate(over="ignore"):  # far beyond the cap tanh is 1 all the same
+            s = cap * np.tanh(s / cap)
+    if bias is None:
         return s
-    cap = _number("the softcap", softcap, positive=True)
-    with np.errstate(over="ignore"):  # far beyond the cap tanh is 1 all the same
-        return np.asarray(cap * np.tanh(s / cap))
+    added = _numbers("the bias", bias, "[H, T, S]")
+    if added.shape not in {s.shape, (1, *s.shape[1:])}:
+        raise _misfit("the bias", f"one number a pair, {s.shape} or {(1, *s.shape[1:])}", bias=added)
+    return s + added
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +148,7 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
 ) -> Attended:
     """Return scores, weights and outputs of q [H, T, D], k [K, S, D] and v [K, S, V]; 2-D means one head.
 
@@ -143,7 +158,7 @@ def attend(
     k, v = _numbers("k", k, "[K, S, D]"), _numbers("v", v, "[K, S, V]")
     if k.shape[:2] != v.shape[:2]:
         raise _misfit("k and v", "as many heads and sources in v as in k", k=k, v=v)
-    s = scores(q, k, scale=scale, softcap=softcap)  # [H, T, S]
+    s = scores(q, k, scale=scale, softcap=softcap, bias=bias)  # [H, T, S]
     allowed = _per_head(mask.dense(*s.shape[1:]), s.shape)  # [H, T, S]
     rows = weights(s, allowed, sinks=sinks)
     values = np.repeat(v, len(s) // len(v), axis=0)  # [H, S, V]

@@ -6,7 +6,7 @@ were mixed in one head; what mattered is measured elsewhere (`wherefrom.evidence
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,6 +94,7 @@ def readers(
     """
     recording = check_recording(recording)
     scope = _scope(recording, layer, head, kind, part)
+    require_all_rows([call for call, _ in scope.calls(recording)])
     listed, read = recording.read_by(kind, part)
     j = check_index("position", source, len(read))
     token = read[j].label
@@ -135,9 +136,9 @@ def weights(
     scope = _scope(check_recording(recording), layer, None, kind, part)
     call = next(scope.calls(recording))[0]
     layer = call.layer
-    head = check_index("head", head, call.heads)
-    rows = _range("destinations", destinations, call.q.shape[1])
-    columns = _range("sources", sources, call.k.shape[1])
+    head = call.head_numbers[call.place_of_head(head)]
+    rows = _range("destinations", destinations, call.destinations)
+    columns = _range("sources", sources, call.sources)
     if len(rows) * len(columns) > MOST_CELLS:
         raise InputError(
             "the window",
@@ -156,9 +157,38 @@ def weights(
         destinations=rows,
         sources=columns,
         values=values,
-        exactness=EXACTNESS,
+        exactness=exactness_of([call]),
         left_out=np.ma.MaskedArray(1.0 - values.sum(axis=1)),
     )
+
+
+def exactness_of(calls: Sequence[Call]) -> str:
+    """Return how exact the weights of some calls are, in a sentence."""
+    rounded = [call.stored for call in calls if call.stored is not None]
+    if not rounded:
+        return EXACTNESS
+    worst = max(stored.weight_error for stored in rounded)
+    return (
+        f"recomputed from q and k that the file holds in {rounded[0].format}: in the rows looked at when it was "
+        f"written, weights changed by at most {worst:.1e}"
+    )
+
+
+def require_all_rows(calls: Sequence[Call]) -> None:
+    """Refuse a question about all destinations of calls of which only some were kept.
+
+    Raises:
+        InputError: a call does not hold every destination's query.
+    """
+    for call in calls:
+        if not call.all_rows:
+            raise InputError(
+                "the recording",
+                expected="every destination, since the question is about all of them",
+                given=f"{len(call.rows):,} of {call.destinations:,} in layer {call.layer}",
+                way_out="Record the text again with all positions kept.",
+                layer=call.layer,
+            )
 
 
 def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np.float64]:
@@ -166,37 +196,53 @@ def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np
     return _tally(recording, scope, lambda call: row_of_weights(call, destination)).mean
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Tally:
-    """Weights [N] over the heads in scope: their mean, the largest, and the (layer, head) [N, 2] where it is largest.
+    """Weights [N] over the heads seen so far: mean, the largest, and the (layer, head) [N, 2] where it is largest.
 
     A head in which a destination may read nothing has no row there: it is not in the mean; `rowless` [N] counts them.
     """
 
-    mean: NDArray[np.float64]
+    total: NDArray[np.float64]
     largest: NDArray[np.float64]
     where: NDArray[np.int64]
     rowless: NDArray[np.int64]
-    heads: int
+    heads: int = 0
+    exactness: str = EXACTNESS
+
+    @classmethod
+    def empty(cls, size: int) -> _Tally:
+        return cls(np.zeros(size), np.full(size, -1.0), np.zeros((size, 2), np.int64), np.zeros(size, np.int64))
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean over the heads that have a row."""
+        return self.total / np.maximum(self.heads - self.rowless, 1)
+
+    def add(self, layer: int, heads: NDArray[np.int64], rows: Masked) -> None:
+        """Count the weights [H, N] of some heads of a layer."""
+        values = rows.filled(0.0)
+        self.rowless += np.ma.getmaskarray(rows).sum(axis=0)
+        self.heads += heads.size
+        self.total += values.sum(axis=0)
+        best = values.argmax(axis=0)
+        peak = values[best, np.arange(best.size)]
+        higher = peak > self.largest
+        self.largest[higher] = peak[higher]
+        self.where[higher, 0], self.where[higher, 1] = layer, heads[best][higher]
 
 
 def _tally(recording: Recording, scope: Scope, weights_of: Callable[[Call], Masked]) -> _Tally:
     """Return the tally of `weights_of` [H, N] of every call in scope."""
-    seen = [(call.layer, np.asarray(heads), weights_of(call)[list(heads)]) for call, heads in scope.calls(recording)]
-    size = seen[0][2].shape[1]
-    total, rowless, heads_seen = np.zeros(size), np.zeros(size, np.int64), 0
-    largest, where = np.full(size, -1.0), np.zeros((size, 2), np.int64)
-    for layer, heads, rows in seen:
-        values = rows.filled(0.0)
-        rowless += np.ma.getmaskarray(rows).sum(axis=0)
-        heads_seen += heads.size
-        total += values.sum(axis=0)
-        best = values.argmax(axis=0)
-        peak = values[best, np.arange(size)]
-        higher = peak > largest
-        largest[higher] = peak[higher]
-        where[higher, 0], where[higher, 1] = layer, heads[best][higher]
-    return _Tally(total / np.maximum(heads_seen - rowless, 1), largest, where, rowless, heads_seen)
+    tally: _Tally | None = None
+    asked = []
+    for call, heads in scope.calls(recording):
+        rows = weights_of(call)[[call.place_of_head(head) for head in heads]]
+        tally = _Tally.empty(rows.shape[1]) if tally is None else tally
+        tally.add(call.layer, np.asarray(heads), rows)
+        asked.append(call)
+    assert tally is not None, "a scope yields a call, or refuses"
+    return replace(tally, exactness=exactness_of(asked))
 
 
 def _answer(tokens: Tokens, tally: _Tally, top: int, *, question: str, listed: str, meaning: str, rest: str) -> Answer:
@@ -212,7 +258,7 @@ def _answer(tokens: Tokens, tally: _Tally, top: int, *, question: str, listed: s
         question=question,
         columns=_columns(listed, meaning),
         rows=_rows(tokens, order, tally),
-        exactness=EXACTNESS,
+        exactness=tally.exactness,
         left_out=left_out,
         remainder=remainder,
     )

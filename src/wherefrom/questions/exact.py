@@ -3,67 +3,165 @@
 Each function costs what it returns: a row and a column are one matrix-vector product a head, a window one small matrix
 product. Weights of sources that are not permitted are exactly 0; a destination that may read nothing has no row, and
 its entries are NaN in a masked array, masked. These are the plain numbers; `wherefrom.questions.asked` puts words to
-them.
+them. Heads and positions are true numbers; what a recording does not keep is refused by name.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.recording import Call
+from wherefrom.recording import Array, Call
 
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
 Masked: TypeAlias = np.ma.MaskedArray[tuple[int, ...], np.dtype[np.float64]]
+
+KEYS_AT_ONCE = 512
+"""Keys turned into double precision together: 256 KB at a head size of 64, which stays in a core's cache."""
+SHORT = 4096
+"""Up to so many sources, every score of a row is computed in double precision."""
+WORTH = 1e-4
+"""Weights above this are computed in double precision throughout, whatever the size of what is asked. Of the smaller
+ones in a large piece the exp is rounded to float32, and in a long row the score too: float32 scores are off by some
+1e-5, so such a weight by less than 1e-8."""
+LOG_WORTH = float(np.log(WORTH))
+LARGE = 2**14
+"""A piece of fewer numbers is computed in double precision throughout."""
 
 
 def window_of_weights(call: Call, head: int, destinations: range, sources: range) -> Masked:
-    """Return the weights [len(destinations), len(sources)] of one head; rows that may read nothing are masked."""
-    rows, columns = _slice(destinations), _slice(sources)
-    q = call.q[head, rows].astype(np.float64)  # T D
-    k = call.k[head // call.group, columns].astype(np.float64)  # S D
-    scores = call.scale * (q @ k.T)  # T S
-    values: Masked = _weights(call, scores[None], call.lse[head : head + 1, rows], destinations, sources, head)[0]
-    return values
+    """Return the weights [len(destinations), len(sources)] of one head; rows that may read nothing are masked.
+
+    Raises:
+        InputError: a head or destination that the recording does not keep.
+    """
+    place, columns = call.place_of_head(head), slice(sources.start, sources.stop)
+    rows = _places(call, destinations)
+    q = call.q[place, rows].astype(np.float64)  # T D
+    k = call.k[call.key_heads[place], columns].astype(np.float64)  # S D
+    scores = _capped(call, (call.scale * q) @ k.T)  # T S
+    if call.bias is not None:
+        bias = call.bias[place if len(call.bias) > 1 else 0]
+        scores += bias[rows, columns]
+    lse = call.lse[place, rows].astype(np.float64)
+    weights = _exp(scores - np.where(np.isneginf(lse), np.inf, lse)[:, None])
+    permitted = _permitted(call, head, destinations, sources)
+    if permitted is not None:
+        weights[~permitted] = 0.0
+    return _marked(weights, np.isneginf(lse)[:, None])
 
 
 def row_of_weights(call: Call, destination: int) -> Masked:
-    """Return what one destination reads in every head, [H, S]."""
-    q = call.q[:, destination].astype(np.float64).reshape(call.k.shape[0], call.group, -1)  # K G D
-    scores = call.scale * (q @ call.k.astype(np.float64).swapaxes(1, 2))  # K G S
-    scores = scores.reshape(call.heads, 1, -1)  # H 1 S
-    rows = range(destination, destination + 1)
-    return _weights(call, scores, call.lse[:, destination, None], rows, range(call.k.shape[1]))[:, 0]
+    """Return what one destination reads in every head that was kept, [H, S].
+
+    Raises:
+        InputError: a destination that the recording does not keep.
+    """
+    at = call.place_of_row(destination)
+    reach = call.mask.reach(destination, call.sources)
+    weights = np.zeros((call.heads, call.sources))
+    lse = call.lse[:, at].astype(np.float64)  # H
+    keys, readers = np.asarray(call.key_heads), call.head_numbers
+    for key_head in np.unique(keys):
+        own = np.flatnonzero(keys == key_head)  # the heads that read these keys
+        weights[own, reach.start : reach.stop] = _rows(call, own, at, int(key_head), reach, lse[own])
+    if call.mask.padding is not None or call.mask.explicit is not None:
+        permitted = call.mask.permitted([destination], reach)  # [H] 1 S
+        allowed = permitted[list(readers), 0] if permitted.ndim == 3 else permitted
+        weights[:, reach.start : reach.stop][np.broadcast_to(~allowed, (call.heads, len(reach)))] = 0.0
+    return _marked(weights, np.isneginf(lse)[:, None])
 
 
 def column_of_weights(call: Call, source: int) -> Masked:
-    """Return who reads one source in every head, [H, T]."""
-    k = call.k[:, source].astype(np.float64)  # K D
-    q = call.q.astype(np.float64).reshape(call.k.shape[0], call.group, *call.q.shape[1:])  # K G T D
-    scores = call.scale * np.einsum("kgtd,kd->kgt", q, k)  # K G T
-    scores = scores.reshape(call.heads, -1, 1)  # H T 1
-    rows = range(call.q.shape[1])
-    return _weights(call, scores, call.lse, rows, range(source, source + 1))[:, :, 0]
+    """Return who reads one source in every head that was kept, [H, T], T the destinations that were kept."""
+    weights = np.empty(call.shapes["lse"])
+    lse = call.lse.astype(np.float64)
+    for place, key_head in enumerate(call.key_heads):
+        k = call.scale * call.k[key_head, source].astype(np.float64)  # D
+        scores = _capped(call, _products(call.q[place], k[:, None])[:, 0])  # T
+        if call.bias is not None:
+            scores += call.bias[place if len(call.bias) > 1 else 0, :, source]
+        weights[place] = scores
+    permitted = call.mask.permitted(call.rows, [source])[..., 0]  # T or H T
+    allowed = permitted[list(call.head_numbers)] if permitted.ndim == 2 else permitted
+    exponent = np.where(allowed, weights - np.where(np.isneginf(lse), np.inf, lse), -np.inf)
+    return _marked(_exp(exponent), np.isneginf(lse))
 
 
-def _weights(
-    call: Call,
-    scores: NDArray[np.float64],
-    lse: NDArray[np.float32],
-    destinations: range,
-    sources: range,
-    head: int | None = None,
-) -> Masked:
-    """Return exp(scores [H, T, S] - lse [H, T]) with the mask applied; `head` picks one head's mask."""
+def _rows(call: Call, own: NDArray[np.int64], at: int, key_head: int, reach: range, lse: Floats) -> Floats:
+    """Return the weights [len(own), len(reach)] of heads that read the same keys; of a long row in two steps."""
+    columns = slice(reach.start, reach.stop)
+    q, k = call.q[own, at], call.k[key_head, columns]  # H D, S D
+    pivot = np.where(np.isneginf(lse), np.inf, lse)[:, None]
+    bias: Array | float = 0.0
+    if call.bias is not None:
+        bias = call.bias[own if len(call.bias) > 1 else [0], at, columns]
+    double = call.scale * q.astype(np.float64).T  # D H
+    if len(reach) <= SHORT or k.dtype != np.float32:
+        return _exp(_capped(call, _products(k, double).T) + bias - pivot)
+    rough = _capped(call, (k @ (np.float32(call.scale) * q).T).T) + bias - pivot  # float32 scores
+    weights = _exp(rough)
+    for place in range(len(own)):
+        worth = np.flatnonzero(weights[place] > WORTH)
+        exact = _capped(call, k[worth].astype(np.float64) @ double[:, place])
+        added = np.broadcast_to(bias, weights.shape)[place, worth]
+        weights[place, worth] = _exp(exact + added - pivot[place])
+    return weights
+
+
+def _products(many: Array, few: Floats) -> Floats:
+    """Return many [N, D] @ few [D, C] in double precision, a part of the many at a time."""
+    out = np.empty((len(many), few.shape[1]))
+    for start in range(0, len(many), KEYS_AT_ONCE):
+        part = slice(start, start + KEYS_AT_ONCE)
+        np.matmul(many[part].astype(np.float64), few, out=out[part])
+    return out
+
+
+def _exp(exponent: NDArray[Any]) -> NDArray[Any]:
+    """Return exp in double precision, of a large piece only where it is worth it.
+
+    That of a source that is not permitted may be beyond every number; it is replaced by 0.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        if exponent.size < LARGE:
+            return np.asarray(np.exp(exponent))
+        weights = np.exp(exponent.astype(np.float32)).astype(np.float64)
+        worth = np.flatnonzero(exponent.ravel() > LOG_WORTH)
+        weights.reshape(-1)[worth] = np.exp(exponent.reshape(-1)[worth])
+    return weights
+
+
+def _capped(call: Call, scores: NDArray[Any]) -> NDArray[Any]:
+    if call.softcap is None:
+        return np.asarray(scores)
+    return np.asarray(call.softcap * np.tanh(scores / call.softcap))
+
+
+def _permitted(call: Call, head: int, destinations: range, sources: range) -> Bools | None:
+    """Return which pairs are permitted, bool [T, S], or None where all of them are."""
+    if call.mask.padding is None and call.mask.explicit is None:
+        reaches = [call.mask.reach(row, call.sources) for row in (destinations[0], destinations[-1])]
+        if all(reach.start <= sources.start and sources.stop <= reach.stop for reach in reaches):
+            return None  # both ends of a row's reach grow with the row
     permitted = call.mask.permitted(destinations, sources)  # T S or H T S
-    if permitted.ndim == 3 and head is not None:
-        permitted = permitted[head : head + 1]
-    exponent = np.where(permitted, scores - lse.astype(np.float64)[..., None], -np.inf)
-    empty = np.broadcast_to(np.isneginf(lse)[..., None], exponent.shape)
+    return permitted[head] if permitted.ndim == 3 else permitted
+
+
+def _places(call: Call, destinations: range) -> slice | NDArray[np.int64]:
+    """Return where the rows stand along the second axis of q."""
+    if call.all_rows:
+        return slice(destinations.start, destinations.stop)
+    return np.array([call.place_of_row(row) for row in destinations])
+
+
+def _marked(weights: Floats, empty: Bools) -> Masked:
+    """Return weights whose empty rows are masked, and NaN under the mask."""
+    mask = np.array(np.broadcast_to(empty, weights.shape))
+    if mask.any():
+        weights[mask] = np.nan
     # every weight is at most one: what rounding puts above is kept, it is within the exactness that is stated
-    return np.ma.MaskedArray(np.exp(exponent), mask=empty)
-
-
-def _slice(indices: range) -> slice:
-    return slice(indices.start, indices.stop)
+    return np.ma.MaskedArray(weights, mask=mask, fill_value=np.nan)

@@ -170,7 +170,7 @@ def _of_rows(call: Call, head: int, piece: _Piece) -> Iterator[tuple[str, Floats
     lse = call.lse[head, rows.start : rows.stop].astype(np.float64)
     lse[np.isneginf(lse)] = 0.0  # of an empty row, so that nothing becomes infinite; `_means` leaves it out
     q = call.q[head, rows.start : rows.stop].astype(np.float64)  # T D
-    k = call.k[head // call.group, columns.start : columns.stop].astype(np.float64)  # S D
+    k = call.k[call.key_heads[head], columns.start : columns.stop].astype(np.float64)  # S D
     logs = call.scale * (q @ k.T) - lse[:, None]  # T S, log of each weight
     held = np.where(permitted, logs, -np.inf)
     highest = held.max(axis=1, initial=-np.inf)

@@ -71,11 +71,20 @@ class Scope:
         return Scope(layers, _chosen("head", self.heads, model.heads), self.kind, self.part)
 
     def calls(self, recording: Recording) -> Iterator[tuple[Call, tuple[int, ...]]]:
-        """Yield each call in scope with the heads in scope."""
+        """Yield each call in scope with the heads in scope; where all are, those that the recording keeps.
+
+        Raises:
+            InputError: a layer or head that the recording does not keep, or no call of the kind at all.
+        """
         part = recording.model.part if self.part is None else self.part
-        for call in recording.calls:
-            if (call.kind, call.part) == (self.kind, part) and self.has_layer(call.layer):
-                yield call, self.heads if self.heads is not None else tuple(range(call.heads))
+        found = [call for call in recording.calls if (call.kind, call.part) == (self.kind, part)]
+        for layer in self.layers or (0,) * (not found):
+            recording.call(layer, self.kind, part)  # or it says what is there
+        for call in found:
+            if self.has_layer(call.layer):
+                for head in self.heads or ():
+                    call.place_of_head(head)
+                yield call, call.head_numbers if self.heads is None else self.heads
 
     def has_layer(self, layer: int) -> bool:
         """Whether a layer is in scope."""
@@ -84,10 +93,14 @@ class Scope:
     def describe(self, recording: Recording) -> str:
         """Return the scope in words, such as "mean over 270 heads (30 layers x 9)" or "layer 3, head 1"."""
         model = recording.model
-        all_layers = model.layers_of(model.part if self.part is None else self.part)
+        of, all_layers = self.of(model), model.layers_of(model.part if self.part is None else self.part)
+        kept = [len(heads) for _, heads in self.calls(recording)]
+        layers_missing = self.layers is None and len(kept) < all_layers
+        heads_missing = self.heads is None and any(count < model.heads for count in kept)
+        if layers_missing or heads_missing:
+            return f"mean over the {_counted(sum(kept), 'head')}{of} that the recording keeps of those asked for"
         layers = all_layers if self.layers is None else len(self.layers)
         heads = model.heads if self.heads is None else len(self.heads)
-        of = self.of(model)
         if layers == heads == 1:
             layer, head = (0 if some is None else some[0] for some in (self.layers, self.heads))
             return f"layer {layer}, head {head}{of}"

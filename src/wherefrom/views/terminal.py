@@ -306,7 +306,7 @@ def _sums(page: _Page, carried: CarriedSource, listed: int) -> Iterator[str]:
     if carried.carriers and not listed:
         yield f"no head that goes its way reaches {HEAD_FROM}"
     elif rest and listed:
-        sentence = f"the other {count(rest, 'head')} add up to {page.head_nats(others)}"
+        sentence = f"the other {count(rest, 'head')} add up to {page.nats(others)}"
         if rest == 1:
             sentence = f"the other head: {page.head_nats(others)}"
         elif carried.opposing is not None and abs(carried.opposing.nats) >= HEAD_FROM:

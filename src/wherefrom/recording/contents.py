@@ -1,26 +1,30 @@
-"""A recording (floor 2): the calls of one forward pass, its tokens and its predictions, as plain numpy arrays.
+"""What a recording holds (floor 2): the calls of one forward pass, its tokens and predictions, as plain numpy arrays.
 
-It takes its arrays from capture, which watched a model, and gives them to questions, which know no model. Fact one of
-the project: with q, k and the log-sum-exp of each row, any weight is exp(s_ij - lse_i), one dot product; so a recording
-grows with the length n, never with its square. Nothing here needs torch, and nothing here says where the arrays live:
-those of a `Call` may be views of memory or of a file, and `Recording.calls` may be any sequence, a lazy one included.
+It takes its arrays from capture, which watched a model, or from a file beside it, and gives them to questions, which
+know no model. Fact one of the project: with q, k and the log-sum-exp of each row, any weight is exp(s_ij - lse_i), one
+dot product; so a recording grows with the length n, never with its square. Nothing here needs torch, and nothing here
+says where the arrays live: those of a `Call` may be views of memory or of a file, and `Recording.calls` may be any
+sequence, a lazy one included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wherefrom.attention import Mask
-from wherefrom.checks import as_index, check_kind, whole
+from wherefrom.checks import as_index, check_index, check_kind, whole
 from wherefrom.errors import InputError
-from wherefrom.tokens import Tokens
+from wherefrom.spans import Tokens
 
 Array: TypeAlias = NDArray[Any]
+ARRAYS = ("q", "k", "v", "lse", "bias", "sinks", "output")
+"""The fields of a `Call` that hold arrays."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,42 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False)
+class Kept:
+    """Which part of a call was kept, where that is not all of it: the true numbers of what its arrays hold.
+
+    Attributes:
+        heads: of the query heads along the first axis of q, ascending.
+        key_heads: for each of them, the place along the first axis of k and v of what it reads.
+        rows: int64 [T], of the destinations along the second axis of q, ascending.
+        of_heads: how many heads the layer has in all.
+        of_rows: how many destinations the call had in all.
+    """
+
+    heads: tuple[int, ...]
+    key_heads: tuple[int, ...]
+    rows: NDArray[np.int64]
+    of_heads: int
+    of_rows: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the numbers of a call were rounded when they were written to a file, and what that did.
+
+    Attributes:
+        format: of q, k and v in the file, such as "float16".
+        rows: the destinations looked at, in every head.
+        weight_error: the largest change of one of their weights.
+        sum_error: the largest distance of one of their rows from summing to one.
+    """
+
+    format: str
+    rows: tuple[int, ...]
+    weight_error: float
+    sum_error: float
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     """One execution of attention: all that is needed to compute any of its weights, exactly, at any later time.
 
@@ -57,6 +97,13 @@ class Call:
         kernel: the kernel that computed the outputs and lse.
         checks: what its self-checks found, one for each time the kernel ran (once a chunk or a generated token).
         part: "decoder", or "encoder" for bidirectional attention over a whole text.
+        softcap: bound c on a score's size, s <- c tanh(s / c); None without one.
+        kept: what the arrays hold where that is not the whole call; H and T then count what was kept.
+        stored: how the numbers were rounded in a file; None where they are as the kernel was given them.
+        bias: [H or 1, T, S], added to the scores after the softcap, such as a position bias; None without one.
+        sinks: [H] logits that take a share of their head's rows and move nothing; lse counts them. None without.
+        output: [H, M, V], each head's slice of the output projection: what j moves to i is a_ij (output[h] v_j). None
+            where it was not kept.
     """
 
     layer: int
@@ -71,24 +118,96 @@ class Call:
     kernel: str
     checks: tuple[Check, ...]
     part: str = "decoder"
+    softcap: float | None = None
+    # factories, so that the class itself has no such attribute: of a call in a file they are loaded when asked for
+    kept: Kept | None = field(default_factory=lambda: None)
+    stored: Stored | None = None
+    bias: Array | None = field(default_factory=lambda: None)
+    sinks: Array | None = field(default_factory=lambda: None)
+    output: Array | None = field(default_factory=lambda: None)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the arrays that are there, by name."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        return {name: array.shape for name, array in arrays.items() if array is not None}
 
     @property
     def heads(self) -> int:
-        """The number of query heads, H."""
-        return int(self.q.shape[0])
+        """The number of query heads that were kept, H."""
+        return self.shapes["q"][0]
 
     @property
-    def group(self) -> int:
-        """How many query heads share one key/value head, H // K."""
-        return int(self.q.shape[0] // self.k.shape[0])
+    def head_numbers(self) -> tuple[int, ...]:
+        """The true numbers of those heads."""
+        return tuple(range(self.heads)) if self.kept is None else self.kept.heads
+
+    @property
+    def sources(self) -> int:
+        """The number of sources, S."""
+        return self.shapes["k"][1]
+
+    @property
+    def destinations(self) -> int:
+        """The number of destinations that the call had, all of them kept or not."""
+        return self.shapes["q"][1] if self.kept is None else self.kept.of_rows
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The destinations that were kept, int64 [T]."""
+        return np.arange(self.shapes["q"][1]) if self.kept is None else self.kept.rows
+
+    @property
+    def all_rows(self) -> bool:
+        """True where every destination was kept."""
+        return self.kept is None or len(self.kept.rows) == self.kept.of_rows
+
+    @property
+    def key_heads(self) -> tuple[int, ...]:
+        """For each query head that was kept, the place of what it reads along the first axis of k and v."""
+        if self.kept is not None:
+            return self.kept.key_heads
+        group = self.heads // self.shapes["k"][0]
+        return tuple(head // group for head in range(self.heads))
+
+    def place_of_head(self, head: int) -> int:
+        """Return where a head's rows stand along the first axis of q.
+
+        Raises:
+            InputError: the layer has no such head, or it was not kept.
+        """
+        number = check_index("head", head, self.heads if self.kept is None else self.kept.of_heads)
+        return self._place("head", number, self.head_numbers)
+
+    def place_of_row(self, destination: int) -> int:
+        """Return where a destination stands along the second axis of q.
+
+        Raises:
+            InputError: the call had no such destination, or it was not kept.
+        """
+        number = check_index("position", destination, self.destinations)
+        return number if self.kept is None else self._place("destination", number, self.kept.rows)
+
+    def _place(self, what: str, number: int, numbers: Sequence[int] | NDArray[np.int64]) -> int:
+        place = int(np.searchsorted(numbers, number))
+        if place < len(numbers) and numbers[place] == number:
+            return place
+        raise InputError(
+            f"the {what}",
+            expected=f"one of those that the recording keeps of layer {self.layer}, {_listed(numbers)}",
+            given=str(number),
+            way_out=f"Record the text again with this {what} kept.",
+            layer=self.layer,
+        )
 
     @property
     def bytes(self) -> int:
-        """The size of the arrays."""
+        """The size of q, k, v and lse."""
         return int(self.q.nbytes + self.k.nbytes + self.v.nbytes + self.lse.nbytes)
 
     def __repr__(self) -> str:
-        heads, size = f"{self.heads} heads on {self.k.shape[0]}", f"{self.q.shape[1]} x {self.k.shape[1]}"
+        shapes = self.shapes
+        heads, size = f"{self.heads} heads on {shapes['k'][0]}", f"{shapes['q'][1]} x {self.sources}"
         return f"Call(layer {self.layer}, {self.name}, {self.kind}, {heads}, {size} positions, {_size(self.bytes)})"
 
 
@@ -164,15 +283,17 @@ class Recording:
             token t.
         seconds: how long the pass took, wall clock, self-checks included.
         source: what an encoder read for the decoder, the keys and values of cross-attention; None without one.
+        path: the file or folder that it was opened from; None for one in memory.
     """
 
     model: ModelFacts
     tokens: Tokens
     calls: Sequence[Call]
-    predictions: tuple[Prediction, ...]
+    predictions: Sequence[Prediction]
     written_from: int | None
     seconds: float
     source: Tokens | None = None
+    path: Path | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -203,12 +324,14 @@ class Recording:
             if call.layer == as_index(layer):
                 return call
         kinds = ", ".join(dict.fromkeys(f"{call.kind} of the {call.part}" for call in self.calls))
+        held = [call.layer for call in alike]
         raise InputError(
             "the layer" if alike else "the kind of attention",
-            expected=f"one of {alike[0].layer} to {alike[-1].layer}" if alike else f"one that was recorded ({kinds})",
+            expected=f"one of {_listed(held)}" if alike else f"one that was recorded ({kinds})",
             given=str(layer) if alike else f"{kind} of the {part}",
-            way_out="Layers are numbered from 0.",
+            way_out="Layers are numbered from 0; these are the ones that the recording holds.",
             layer=layer,
+            layers=tuple(held),
         )
 
     def read_by(self, kind: str = "self", part: str | None = None) -> tuple[Tokens, Tokens]:
@@ -217,7 +340,9 @@ class Recording:
         Raises:
             InputError: there are no such calls.
         """
-        call = self.call(0, kind, part)
+        part = self.model.part if part is None else part
+        call = next((call for call in self.calls if (call.kind, call.part) == (kind, part)), None)
+        call = self.call(0, kind, part) if call is None else call  # which says what is there
         encoded = self.tokens if self.source is None else self.source
         return (
             encoded if call.part == "encoder" else self.tokens,
@@ -293,3 +418,12 @@ def _size(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return _counted(count, "byte")
+
+
+def _listed(numbers: Sequence[int] | NDArray[np.int64]) -> str:
+    """Return ascending whole numbers in words: "0 to 29", or some of them one by one."""
+    ascending = sorted(int(number) for number in numbers)
+    if len(ascending) > 2 and ascending[-1] - ascending[0] == len(ascending) - 1:
+        return f"{ascending[0]} to {ascending[-1]}"
+    shown = ", ".join(map(str, ascending[:8]))
+    return shown + (f" and {len(ascending) - 8} more" if len(ascending) > 8 else "")
