@@ -523,7 +523,7 @@ def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path, unfinis
             train(place, "--resume"), "run: expected a folder that no other process is training in, got one that is"
         )
     finally:
-        runs.os.close(lock)
+        runs.release(lock)
     assert files(place) == before
 
 

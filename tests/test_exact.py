@@ -6,7 +6,7 @@ import pytest
 from by_hand import MASKS, keeping, random_call, recording_of
 from wherefrom import InputError, Scope, attend, readers, sources, weights
 from wherefrom.attention import Mask
-from wherefrom.questions import column_of_weights, head_figures, row_of_weights, window_of_weights
+from wherefrom.questions import column_of_weights, heads, row_of_weights, window_of_weights
 from wherefrom.questions.exact import LARGE, SHORT, WORTH
 from wherefrom.recording import Call, Stored
 
@@ -149,7 +149,7 @@ def test_answers_of_a_part_say_so():
         (lambda r: sources(r, 2), "the destination: expected one of those that the recording keeps of layer 3, 0, 6"),
         (lambda r: readers(r, 2), "the recording: expected every destination, since the question is about all of them"),
         (lambda r: weights(r, layer=3, head=1), "the destination: expected one of those that the recording keeps"),
-        (lambda r: head_figures(r, layer=3), "the recording: expected every destination"),
+        (lambda r: heads(r, layer=3), "the recording: expected every destination"),
         (lambda r: Scope((2,)).describe(r), "the layer: expected one of 0, 3, got 2."),
     ],
 )
@@ -166,4 +166,4 @@ def test_rounded_numbers_say_so():
     said = "recomputed from q and k that the file holds in float16"
     assert sources(recording_of(call)).exactness.startswith(said)
     assert "at most 3.0e-04" in weights(recording_of(call), layer=0, head=0).exactness
-    assert head_figures(recording_of(call)).exactness.startswith(said)
+    assert heads(recording_of(call)).exactness.startswith(said)

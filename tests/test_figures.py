@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import wherefrom
 from by_hand import MASKS, call_of, random_call, recording_of
 from wherefrom import InputError, Mask, attend
-from wherefrom.questions import head_figures
+from wherefrom.questions import heads
 from wherefrom.questions.figures import FIGURES, figures_of
 
 NAMES = {"itself": "self"}  # what an answer calls the field
@@ -256,7 +256,7 @@ def test_half_precision_recordings_are_computed_in_double_precision():
 
 def test_the_answer_has_the_figures_of_every_layer_and_head(small):
     recording = wherefrom.record(small, "which byte was read by whom, and how much?!")
-    answer = head_figures(recording)
+    answer = heads(recording)
     assert [(row["layer"], row["head"]) for row in answer] == [(la, h) for la in range(3) for h in range(6)]
     for call in recording.calls:
         expected = lists(figures_of(call, recording.tokens.ids))
@@ -264,56 +264,93 @@ def test_the_answer_has_the_figures_of_every_layer_and_head(small):
         for name in FIGURES:
             assert [row[NAMES.get(name, name)] for row in rows] == expected[name]
         assert_near(expected, by_loops(call, recording.tokens.ids), call)
-    assert head_figures(recording, layer=1).rows == answer.rows[6:12]
-    assert head_figures(recording, head=4).rows == answer.rows[4::6]
-    assert head_figures(recording, layer=2, head=0).rows == answer.rows[12:13]
+    assert heads(recording, layer=1).rows == answer.rows[6:12]
+    assert heads(recording, head=4).rows == answer.rows[4::6]
+    assert heads(recording, layer=2, head=0).rows == answer.rows[12:13]
 
 
 TEXT = """\
 What does every head read? every head of 1 layer
-layer  head  entropy  effective  largest   first    self  previous  duplicate  induction  largest_score
-                nats    sources    share   share   share     share      share      share          score
-    0     0   0.0000     1.0000   1.0000  0.5000  0.0000    1.0000          -          -      1000.0000
-    0     1   0.5973     2.0000   0.6111  0.4167  0.4167    0.4167          -          -         0.0000
+layer  head  entropy  effective  largest   first    self  previous  duplicate  induction  largest_score  distance
+                nats    sources    share   share   share     share      share      share          score    tokens
+    0     0   0.0000     1.0000   1.0000  0.5000  0.0000    1.0000          -          -      1000.0000    0.6667
+    0     1   0.5973     2.0000   0.6111  0.4167  0.4167    0.4167          -          -         0.0000    0.5000
 No head is left out. Where no destination counts for a figure there is none.
 exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"""
 
 
 def test_the_answer_as_text():
     recording = recording_of(scored(reading({1: 0, 2: 1}, 3), np.zeros((3, 3))))
-    assert str(head_figures(recording)) == TEXT
-    assert head_figures(recording, layer=0).question == "What does every head read? every head of layer 0"
-    assert head_figures(recording, head=1).question == "What does every head read? head 1 of 1 layer"
+    assert str(heads(recording)) == TEXT
+    assert heads(recording, layer=0).question == "What does every head read? every head of layer 0"
+    assert heads(recording, head=1).question == "What does every head read? head 1 of 1 layer"
     two = recording_of(scored(np.zeros((3, 3))), scored(np.zeros((3, 3)), layer=1), letters="xyx")
-    assert head_figures(two, head=0).question == "What does every head read? head 0 of each of 2 layers"
-    meanings = {column.name: column.meaning for column in head_figures(two).columns}
+    assert heads(two, head=0).question == "What does every head read? head 0 of each of 2 layers"
+    meanings = {column.name: column.meaning for column in heads(two).columns}
     assert meanings["induction"].endswith("mean over the 1 of 3 destinations whose token came before")
-    assert {column.name: column.unit for column in head_figures(two).columns}["effective"] == "sources"
+    assert {column.name: column.unit for column in heads(two).columns}["effective"] == "sources"
 
 
 def test_the_answer_turns_into_json_and_a_frame():
-    answer = head_figures(recording_of(random_call(MASKS["both"])))
+    answer = heads(recording_of(random_call(MASKS["both"])))
     assert json.loads(json.dumps(answer.to_json(), allow_nan=False)) == answer.to_json()
     assert answer.to_json()["rows"][0]["duplicate"] is None
     frame = answer.to_polars()
-    assert frame.columns == ["layer", "head", *(NAMES.get(name, name) for name in FIGURES)]
+    assert frame.columns == ["layer", "head", *(NAMES.get(name, name) for name in FIGURES), "distance"]
     assert frame["induction"].to_list() == [None] * 6
     assert frame["first"].to_list() == [row["first"] for row in answer]
     assert all(type(value) in (int, float, type(None)) for row in answer.rows for value in row)
 
 
+def chosen(answer):
+    return [row[:2] for row in answer.rows]
+
+
+def test_heads_by_a_figure_and_by_conditions():
+    recording = recording_of(scored(reading({1: 0, 2: 1}, 3), np.zeros((3, 3))), scored(np.zeros((3, 3)), layer=1))
+    assert chosen(heads(recording, sort="previous")) == [(0, 0), (0, 1), (1, 0)]
+    assert chosen(heads(recording, sort="-previous")) == [(0, 1), (1, 0), (0, 0)]
+    assert chosen(heads(recording, sort="-previous", top=1)) == [(0, 1)]
+    assert chosen(heads(recording, where=["self>0.4"])) == [(0, 1), (1, 0)]
+    assert chosen(heads(recording, where=("self > 0.4", "layer<=0"))) == [(0, 1)]
+    assert chosen(heads(recording, where=["duplicate>=0"])) == []  # which nobody has there
+    assert heads(recording, where=["self>0.4"], top=1).left_out.startswith(
+        "Not listed: 1 more head. 2 of 3 heads meet self>0.4. Where no destination counts"
+    )
+    told = []
+    heads(recording, progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"sort": "sink"}, "a column of the heads: expected one of layer, head, entropy, effective, largest, first"),
+        ({"where": "self>0.4"}, 'the conditions: expected texts such as "induction>0.3"'),
+        (
+            {"where": ["self"]},
+            'a condition: expected a column, one of > >= < <=, and a number, such as "induction>0.3"',
+        ),
+        ({"where": ["self>a"]}, "a condition: expected"),
+        ({"where": ["share>0.1"]}, "a column of the heads: expected one of"),
+        ({"where": [3]}, "a condition: expected"),
+        ({"top": 0}, "top: expected a whole number from 1 up, got 0"),
+    ],
+)
+def test_a_choice_of_heads_that_is_none(how, sentence):
+    with pytest.raises(InputError) as caught:
+        heads(recording_of(random_call(MASKS["causal"])), **how)
+    assert str(caught.value).startswith(sentence)
+
+
 def test_what_is_left_out_is_said():
     recording = recording_of(random_call(MASKS["another map a head"]), letters="abcabca")
-    assert head_figures(recording).left_out == (
+    assert heads(recording).left_out == (
         "No head is left out. In no mean: 7 rows of destinations that may read nothing."
     )
-    assert head_figures(recording, head=2).left_out.endswith(
-        "In no mean: 2 rows of destinations that may read nothing."
-    )
-    assert head_figures(recording, head=0).left_out.endswith(
-        "In no mean: 1 row of a destination that may read nothing."
-    )
-    assert head_figures(recording_of(random_call(Mask()), letters="abcabca")).left_out == "No head is left out."
+    assert heads(recording, head=2).left_out.endswith("In no mean: 2 rows of destinations that may read nothing.")
+    assert heads(recording, head=0).left_out.endswith("In no mean: 1 row of a destination that may read nothing.")
+    assert heads(recording_of(random_call(Mask()), letters="abcabca")).left_out == "No head is left out."
 
 
 def test_calls_in_which_the_text_does_not_read_itself_are_left_out():
@@ -322,11 +359,11 @@ def test_calls_in_which_the_text_does_not_read_itself_are_left_out():
     wide = replace(random_call(Mask.bidirectional(), layer=2), q=own.q[:, :4], lse=own.lse[:, :4])
     later = replace(random_call(Mask(), layer=3), mask=Mask(offset=2))
     short = random_call(Mask(), length=5, layer=4)
-    answer = head_figures(recording_of(own, cross, wide, later, short))
+    answer = heads(recording_of(own, cross, wide, later, short))
     assert {row["layer"] for row in answer} == {0}
     assert answer.left_out.startswith("Left out: 4 calls in which not all of the text reads itself.")
-    assert head_figures(recording_of(own, cross)).left_out.startswith("Left out: 1 call in which")
-    assert head_figures(recording_of(own, cross), layer=0).left_out.startswith("No head is left out.")
+    assert heads(recording_of(own, cross)).left_out.startswith("Left out: 1 call in which")
+    assert heads(recording_of(own, cross), layer=0).left_out.startswith("No head is left out.")
     for call in (cross, wide, later):
         with pytest.raises(InputError, match="the call: expected self-attention with as many destinations as sources"):
             figures_of(call, ids_of("abcabca"))
@@ -334,15 +371,15 @@ def test_calls_in_which_the_text_does_not_read_itself_are_left_out():
 
 def none_of_it(recording):
     calls = tuple(replace(call, kind="cross") for call in recording.calls)
-    return head_figures(replace(recording, calls=calls))
+    return heads(replace(recording, calls=calls))
 
 
 WRONG = [
-    (lambda r: head_figures(r, layer=2), "the layer: expected a whole number from 0 to 1, got 2. Layers are numbered"),
-    (lambda r: head_figures(r, layer=True), "the layer: expected a whole number from 0 to 1, got True."),
-    (lambda r: head_figures(r, head=6), "the head: expected a whole number from 0 to 5, got 6. Heads are numbered"),
-    (lambda r: head_figures(r, head=-1), "the head: expected a whole number from 0 to 5, got -1."),
-    (lambda r: head_figures(r.calls), "the recording: expected a Recording, got a value of type tuple."),
+    (lambda r: heads(r, layer=2), "the layer: expected a whole number from 0 to 1, got 2. Layers are numbered"),
+    (lambda r: heads(r, layer=True), "the layer: expected a whole number from 0 to 1, got True."),
+    (lambda r: heads(r, head=6), "the head: expected a whole number from 0 to 5, got 6. Heads are numbered"),
+    (lambda r: heads(r, head=-1), "the head: expected a whole number from 0 to 5, got -1."),
+    (lambda r: heads(r.calls), "the recording: expected a Recording, got a value of type tuple."),
     (none_of_it, "the recording: expected a call of self-attention in which all of the text reads itself, got 2 calls"),
     (lambda r: figures_of(r, ids_of("abcabca")), "the call: expected a Call, got a value of type Recording."),
     (lambda r: figures_of(r.calls[0], [1, 2]), "the token ids: expected whole numbers, one a position, 7, got int64"),

@@ -345,13 +345,13 @@ def test_a_cut_leaves_something_within_the_window():
 def test_figures_of_an_encoder_decoder_are_of_one_part_at_a_time():
     model = small_model("marian")
     recording = wherefrom.record(model, "abc", written="xyz")  # four tokens each
-    own, encoder = wherefrom.head_figures(recording), wherefrom.head_figures(recording, part="encoder")
+    own, encoder = wherefrom.heads(recording), wherefrom.heads(recording, part="encoder")
     assert [row[:2] for row in own.rows] == [(layer, head) for layer in range(3) for head in range(6)]
     assert [row[:2] for row in encoder.rows] == [(layer, head) for layer in range(2) for head in range(6)]
-    alone = wherefrom.head_figures(wherefrom.record(model, "abc", written="x"), part="encoder")
+    alone = wherefrom.heads(wherefrom.record(model, "abc", written="x"), part="encoder")
     assert encoder.rows == alone.rows
     with pytest.raises(InputError, match="got self of the encoder"):
-        wherefrom.head_figures(recorded("llama"), part="encoder")
+        wherefrom.heads(recorded("llama"), part="encoder")
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "windowed encoder"])

@@ -16,7 +16,7 @@ from torch import Tensor
 import wherefrom
 from wherefrom.attention import Mask, attend
 from wherefrom.capture import native
-from wherefrom.capture.native import facts_of
+from wherefrom.capture.passes import facts_of
 from wherefrom.capture.recorder import Recorder, _Spare
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError

@@ -167,7 +167,9 @@ def test_ln_2_never_passes(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, 
     with pytest.raises(RecordingError) as caught:
         recorded(*arrays(dtype, factor=factor))
     assert caught.value.facts["layer"] == 5
-    assert caught.value.facts["tolerance"] <= 0.05  # however large the scores are
+    infinite = factor == 1e6 and dtype == torch.float16  # whose largest number is 65,504
+    assert ("position" in caught.value.facts) == infinite
+    assert infinite or caught.value.facts["tolerance"] <= 0.05  # however large the scores are
 
 
 def test_a_small_shift_is_refused_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +275,8 @@ def test_calls_side_by_side_are_each_checked(
     if faulty is None:
         checks = [call.checks for call in wherefrom.record(small, TEXT).calls]
         assert [len(found) for found in checks] == [1, 1, 1]
-        assert len({found[0].sum_error for found in checks}) > 1  # each has an error of its own
+        errors = {(found[0].sum_error, found[0].output_error) for found in checks}
+        assert len(errors) > 1  # each has errors of its own
         return
     with pytest.raises(RecordingError, match=f"layer {faulty} "):
         wherefrom.record(small, TEXT)

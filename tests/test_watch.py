@@ -52,10 +52,10 @@ def seen(whole: Trained) -> Watched:
 def test_the_figures_are_those_of_a_recording(whole: Trained, seen: Watched, step: int) -> None:
     model = wherefrom.load(whole.checkpoint.parent / f"step-{step:08d}")
     recording = wherefrom.record(model, TOKENIZER.tokens_of(PROBE.tolist()))
-    answer = wherefrom.head_figures(recording)
-    asked = [row[2:] for row in answer.rows]
+    answer = wherefrom.heads(recording)
+    asked = [row[2:-1] for row in answer.rows]
     at = LOOKS.index(step)
-    assert tuple(column.name for column in answer.columns[2:]) == NAMES  # one name for a figure everywhere
+    assert tuple(column.name for column in answer.columns[2:-1]) == NAMES  # one name for a figure everywhere
     found = [[seen.figures[name][at, layer, head] for name in NAMES] for layer in (0, 1) for head in (0, 1)]
     np.testing.assert_allclose(found, asked, rtol=1e-6)
     assert len({round(value, 6) for value in seen.figures["entropy"][at].ravel()}) == 4  # of four heads

@@ -4,10 +4,10 @@
 >>> model = wherefrom.load()
 >>> print(wherefrom.trace(model, "The capital of France is Paris. The capital of Italy is"))
 
-The verbs: `load` a model; `trace` a prediction; `generate` text; `forecast` the size of a recording, `record` a pass
-and ask it for `weights`, `sources`, `readers` and `head_figures`; `knock_out` sources and `rerun` a text with a cut;
-`train` a decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is
-needed.
+The verbs: `load` a model; `trace` a prediction; `generate` text; `forecast` the size of a recording, `record` a pass in
+memory or into a file, open that (`open_recording`) and ask it for `weights`, `sources`, `readers`, `heads`, what was
+`received`, how two `diff`er, or `scan` a layer for arrays; `knock_out` sources and `rerun` a text with a cut; `train` a
+decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,16 @@ if TYPE_CHECKING:
     from wherefrom.model.generate import Sampling, generate
     from wherefrom.model.initial import draw
     from wherefrom.model.language import LanguageModel, load
-    from wherefrom.questions import Answer, Scope, Window, head_figures, readers, sources, weights
-    from wherefrom.recording import Recording, forecast_bytes
+    from wherefrom.questions import Answer, Scope, Window, diff, heads, readers, received, scan, sources, weights
+    from wherefrom.recording import (
+        Recording,
+        forecast_bytes,
+        forecast_file_bytes,
+        open_recording,
+        save_recording,
+        verify_recording,
+    )
+    from wherefrom.scans import Scan
     from wherefrom.training.baselines import baselines
     from wherefrom.training.loop import resume, train
     from wherefrom.training.settings import Settings
@@ -55,8 +63,27 @@ _HOMES = {
     "wherefrom.model.generate": ("Sampling", "generate"),
     "wherefrom.model.initial": ("draw",),
     "wherefrom.model.language": ("LanguageModel", "load"),
-    "wherefrom.questions": ("Answer", "Scope", "Window", "head_figures", "readers", "sources", "weights"),
-    "wherefrom.recording": ("Recording", "forecast_bytes"),
+    "wherefrom.questions": (
+        "Answer",
+        "Scope",
+        "Window",
+        "diff",
+        "heads",
+        "readers",
+        "received",
+        "scan",
+        "sources",
+        "weights",
+    ),
+    "wherefrom.recording": (
+        "Recording",
+        "forecast_bytes",
+        "forecast_file_bytes",
+        "open_recording",
+        "save_recording",
+        "verify_recording",
+    ),
+    "wherefrom.scans": ("Scan",),
     "wherefrom.training.baselines": ("baselines",),
     "wherefrom.training.loop": ("resume", "train"),
     "wherefrom.training.settings": ("Settings",),
@@ -78,6 +105,7 @@ __all__ = [
     "Recording",
     "RecordingError",
     "Sampling",
+    "Scan",
     "Scope",
     "Settings",
     "Target",
@@ -88,23 +116,30 @@ __all__ = [
     "attend",
     "baselines",
     "cost",
+    "diff",
     "draw",
     "forecast",
     "forecast_bytes",
+    "forecast_file_bytes",
     "generate",
-    "head_figures",
+    "heads",
     "knock_out",
     "knock_out_heads",
     "load",
     "multi_head",
+    "open_recording",
     "readers",
+    "received",
     "record",
     "record_generation",
     "rerun",
     "resume",
+    "save_recording",
+    "scan",
     "sources",
     "trace",
     "train",
+    "verify_recording",
     "weights",
     "write_folder",
 ]

@@ -38,7 +38,7 @@ class ModelError(WherefromError):
 
 
 class RecordingError(WherefromError):
-    """A recording that cannot be trusted: a kernel's output or log-sum-exp failed the self-check."""
+    """A recording that cannot be trusted, written or opened: a self-check failed, a disk is full, a file is damaged."""
 
 
 class TrainingError(WherefromError):

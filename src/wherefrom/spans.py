@@ -42,15 +42,16 @@ class Token:
 
 @dataclass(frozen=True)
 class Tokens(Sequence[Token]):
-    """A prompt and its tokens, in order."""
+    """A prompt and its tokens, in order; `items` may be any sequence, one whose tokens are made when asked for too."""
 
     text: str
-    items: tuple[Token, ...]
+    items: Sequence[Token]
 
     @property
     def ids(self) -> tuple[int, ...]:
         """The vocabulary numbers, one a token."""
-        return tuple(token.id for token in self.items)
+        known: tuple[int, ...] | None = getattr(self.items, "ids", None)  # of tokens in a file, without making them
+        return tuple(token.id for token in self.items) if known is None else known
 
     def __len__(self) -> int:
         return len(self.items)
@@ -60,7 +61,7 @@ class Tokens(Sequence[Token]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Token, ...]: ...
     def __getitem__(self, index: int | slice) -> Token | tuple[Token, ...]:
-        return self.items[index]
+        return tuple(self.items[index]) if isinstance(index, slice) else self.items[index]
 
 
 def whole_text(data: bytes) -> str | None:

@@ -13,35 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
+from wherefrom.capture.passes import Pass, facts_of, in_order, keep_of, save_with_output, to_file
+from wherefrom.capture.predicted import predictions_of_steps
 from wherefrom.capture.recorder import Recorder
+from wherefrom.capture.streaming import Keep, Stream, copied
 from wherefrom.checks import as_index, check_index, check_items
 from wherefrom.errors import InputError
 from wherefrom.model.generate import Sampling, Step, Writer, open_generation, stop_strings
 from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model, start_tokens
-from wherefrom.recording import ModelFacts, Prediction, Recording, forecast_bytes
+from wherefrom.recording import Call, Recording, forecast_bytes
 from wherefrom.tokens import Tokens
-
-KEPT_PREDICTIONS = 5
-ROWS_AT_ONCE = 256
-
-
-def facts_of(model: LanguageModel) -> ModelFacts:
-    """Return what a recording keeps about a model."""
-    config = model.config
-    return ModelFacts(
-        name=model.name,
-        fingerprint=model.fingerprint,
-        layers=config.layers,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_size=config.head_size,
-        context=config.context,
-        kind=config.kind,
-        encoder_layers=config.encoder_layers,
-        window=config.window,
-    )
 
 
 def forecast(model: LanguageModel, text: str | Tokens | int, written: str | Tokens | int | None = None) -> int:
@@ -66,18 +48,25 @@ def forecast(model: LanguageModel, text: str | Tokens | int, written: str | Toke
     )
 
 
-@torch.inference_mode()
 def record(
     model: LanguageModel,
     text: str | Tokens,
     *,
     written: str | Tokens | None = None,
     predictions: Literal["last", "all"] | Sequence[int] = "last",
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+    positions: Iterable[int] | None = None,
+    to: str | Path | None = None,
+    store: str | None = None,
+    output: bool = True,
+    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recording:
-    """Return the recording of one pass over a text: every call's q, k, v and lse, checked, in memory.
+    """Return the recording of one pass over a text: every call's q, k, v and lse, checked, in memory or in a file.
 
-    Its size is known before: `wherefrom.forecast(model, text)`. It grows linearly with the text.
+    Its size is known before: `wherefrom.forecast(model, text)`. It grows linearly with the text. A file is written call
+    by call while the model runs, so that the memory needed does not grow with the number of layers.
 
     Args:
         model: from `wherefrom.load`.
@@ -86,27 +75,46 @@ def record(
         predictions: keep what the model expected after the last position only ("last"), after every one ("all"), or
             after some, by number; in an encoder at its masked positions only, at every one, or at some. An encoder
             without a head predicts nothing.
+        layers: keep only these; all unless given.
+        heads: keep only these heads of each layer, and the keys and values that they read; all unless given.
+        positions: keep only these as destinations, of the part that predicts; all unless given. Their rows of weights
+            stay exact, as every source's key and value is kept.
+        to: the path of the file (a folder, by custom NAME.wherefrom), where one is wanted; what is returned then
+            looks into it, as `wherefrom.open_recording` does.
+        store: for a file, "float16" or "bfloat16" to round q, k and v; the error that this makes is measured and kept.
+        output: for a file, keep each layer's output projection too: "moved" needs it.
+        overwrite: replace a recording that is at `to`.
         progress: called after each call of attention with (calls done, calls in all).
 
     Raises:
         InputError: the prompt is no text, empty, blank, or longer than the model's context; tokens that are not this
-            model's; predictions that are neither "last" nor "all" nor positions; a recording larger than the memory
-            that is free.
-        RecordingError: a kernel's output or lse failed the self-check; layer and error are named.
+            model's; predictions that are neither "last" nor "all" nor positions; a layer, head or position out of
+            range, or none; a recording larger than the memory that is free.
+        RecordingError: a kernel's output or lse failed the self-check, or a query or key is not finite: layer and error
+            are named. Or the file cannot be written: something is there, another process writes there, the disk is
+            full.
     """
     source, tokens = _texts(require_model(model), text, written)
-    positions = _predicting(model, tokens, predictions)
-    start = time.perf_counter()
-    recorder = _recorder(model, len(tokens), 0 if source is None else len(source), progress)
-    transformer = model.transformer
-    memory = None if source is None else transformer.encode(torch.tensor([source.ids]), attention=recorder)
-    x = transformer.stream(torch.tensor([tokens.ids]), attention=recorder, memory=memory)[0]  # T M
-    kept: list[Prediction] = []
-    for first in range(0, len(positions), ROWS_AT_ONCE):
-        rows = positions[first : first + ROWS_AT_ONCE]
-        kept += _predictions(transformer.logits(x[rows]), rows, tokens.ids if model.config.causal else ())
+    asked = Pass(model, tokens, source, tuple(_predicting(model, tokens, predictions)))
+    keep = keep_of(model, tokens, layers, heads, positions)
+    if to is not None:
+        on_call = _counter(model, progress)
+        return to_file(asked, keep, Path(to), store=store, output=output, overwrite=overwrite, on_call=on_call)
+    if store is not None:
+        way_out = "Give the path of a file (to=...), or leave it out."
+        raise InputError("store", expected="none for a recording in memory", given=repr(store), way_out=way_out)
+    _require_memory(model, len(tokens), 0 if source is None else len(source), keep)
+    start, on_call = time.perf_counter(), _counter(model, progress)
+    if keep.everything:
+        recorder = _recorder(model, len(tokens), 0 if source is None else len(source), on_call)
+        kept = asked.run(recorder)
+        calls = recorder.calls()
+    else:
+        taken: list[Call] = []
+        kept = asked.run(Stream(lambda call: taken.append(copied(call)), keep=keep, on_call=on_call))
+        calls = tuple(sorted(taken, key=in_order))
     seconds = time.perf_counter() - start
-    return Recording(facts_of(model), tokens, recorder.calls(), tuple(kept), None, seconds, source)
+    return Recording(facts_of(model), tokens, calls, kept, None, seconds, source)
 
 
 @torch.inference_mode()
@@ -118,6 +126,10 @@ def record_generation(
     sampling: Sampling | None = None,
     stop: str | Sequence[str] = (),
     stop_ids: Collection[int] | None = None,
+    to: str | Path | None = None,
+    store: str | None = None,
+    output: bool = True,
+    overwrite: bool = False,
 ) -> Recording:
     """Return the recording of a prompt and of what the model writes after it, token by token with a cache, as one map.
 
@@ -131,6 +143,10 @@ def record_generation(
         sampling: greedy unless given.
         stop: strings that end the text; the tokens that spell one are in the recording.
         stop_ids: writing ends after one of these; the model's end-of-text tokens unless given.
+        to: the path of a file, written when the text is; see `record`, as for the next three.
+        store: round q, k and v in the file.
+        output: keep the output projections in the file.
+        overwrite: replace a recording that is there.
 
     Raises:
         InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`; a recording
@@ -142,6 +158,7 @@ def record_generation(
     writer, max_tokens = Writer(model.tokenizer, stops, opened.after), opened.room
     first, source = opened.first, opened.source
     start = time.perf_counter()
+    _require_memory(model, len(first) + max_tokens, 0 if source is None else len(source), Keep())
     recorder = _recorder(model, len(first) + max_tokens, 0 if source is None else len(source))
     ends = model.config.eos_ids if stop_ids is None else stop_ids
     written: list[Step] = []
@@ -152,9 +169,12 @@ def record_generation(
             break
     last = model.transformer(torch.tensor([[written[-1].id]]), attention=recorder, cache=opened.cache)[0]  # 1 N
     tokens = model.tokenizer.tokens_of([*first.ids, *(step.id for step in written)])
-    kept = _predictions_of_steps(written, last, tokens.ids)
+    kept, calls = predictions_of_steps(written, last, tokens.ids), recorder.calls()
     seconds = time.perf_counter() - start
-    return Recording(facts_of(model), tokens, recorder.calls(), kept, len(first), seconds, source)
+    recording = Recording(facts_of(model), tokens, calls, kept, len(first), seconds, source)
+    if to is None:
+        return recording
+    return save_with_output(model, recording, Path(to), output=output, store=store, overwrite=overwrite)
 
 
 def _texts(model: LanguageModel, text: Any, written: Any) -> tuple[Tokens | None, Tokens]:
@@ -213,22 +233,33 @@ def _predicting(model: LanguageModel, tokens: Tokens, asked: Any) -> list[int]:
     return [token.position for token in tokens if token.id == model.tokenizer.mask_id]
 
 
-def _recorder(
-    model: LanguageModel, positions: int, sources: int, progress: Callable[[int, int], None] | None = None
-) -> Recorder:
-    """Return a recorder with room for a text, if the memory that it is forecast to take is free."""
-    needed, free = forecast_bytes(facts_of(model), positions, source_tokens=sources), free_memory()
+def _require_memory(model: LanguageModel, positions: int, sources: int, keep: Keep) -> None:
+    """Refuse a recording for which there is too little memory."""
+    needed = forecast_bytes(
+        facts_of(model),
+        positions,
+        source_tokens=sources,
+        layers=keep.layers,
+        heads=keep.heads,
+        positions=keep.positions,
+    )
+    free = free_memory()
     if free is not None and needed > free:
         raise InputError(
             "the recording",
             expected=f"at most {free / 1e9:.2f} GB, the memory that is free",
             given=f"{needed / 1e9:.2f} GB for {positions} tokens",
-            way_out="Shorten the text, or end other programs.",
+            way_out="Record it to a file, keep fewer layers, heads or positions, or shorten the text.",
             bytes=needed,
         )
-    layers, beside = model.config.layers, model.config.encoder_layers
-    on_call = _counter(2 * layers + beside if beside else layers, progress)
-    return Recorder(layers, positions, on_call, encoder_layers=beside, sources=sources)
+
+
+def _recorder(
+    model: LanguageModel, positions: int, sources: int, on_call: Callable[[int], None] | None = None
+) -> Recorder:
+    """Return a recorder with room for a text."""
+    config = model.config
+    return Recorder(config.layers, positions, on_call, encoder_layers=config.encoder_layers, sources=sources)
 
 
 def free_memory() -> int | None:
@@ -241,35 +272,10 @@ def free_memory() -> int | None:
     return 1024 * kilobytes[0] if kilobytes else None
 
 
-def _counter(calls: int, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+def _counter(model: LanguageModel, progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
     """Return what counts the calls of a pass for somebody who waits."""
     if progress is None:
         return None
-    done = count(1)
+    layers, beside = model.config.layers, model.config.encoder_layers
+    done, calls = count(1), 2 * layers + beside if beside else layers
     return lambda layer: progress(next(done), calls)
-
-
-def _predictions_of_steps(written: Sequence[Step], last: Tensor, ids: Sequence[int]) -> tuple[Prediction, ...]:
-    kept: list[Prediction] = []
-    for step in written:
-        kept += _predictions(step.logits[None], [step.position - 1], ids)
-    return (*kept, *_predictions(last, [len(ids) - 1], ids))
-
-
-def _predictions(logits: Tensor, positions: Iterable[int], ids: Sequence[int]) -> list[Prediction]:
-    """Return the predictions of logits [R, N], one a position."""
-    normalizer = torch.logsumexp(logits.float(), dim=-1)  # R
-    best, best_ids = torch.topk(logits, min(KEPT_PREDICTIONS, logits.shape[-1]), dim=-1)  # R 5
-    kept = []
-    for row, position in enumerate(positions):
-        after = ids[position + 1] if position + 1 < len(ids) else None
-        kept.append(
-            Prediction(
-                position=position,
-                ids=tuple(best_ids[row].tolist()),
-                log_probabilities=tuple((best[row].float() - normalizer[row]).tolist()),
-                next_id=after,
-                next_log_probability=None if after is None else float(logits[row, after].float() - normalizer[row]),
-            )
-        )
-    return kept

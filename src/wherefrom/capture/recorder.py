@@ -9,7 +9,7 @@ begins and before anything is handed out: what failed is never seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import finalize
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Attended, attend_masked
-from wherefrom.capture.selfcheck import Sample, check_samples
+from wherefrom.capture.selfcheck import Sample, check_samples, require_finite
 from wherefrom.errors import RecordingError
 from wherefrom.model.attention_function import Site
 from wherefrom.recording import Array, Call, Check
@@ -185,10 +185,23 @@ class _Shelf:
             rows = np.array([sample.rows for sample in samples]) + alike[0][1]  # L R
             q, lse = (self._memory[name][slots[:, None], :, rows].swapaxes(1, 2) for name in ("q", "lse"))  # L H R ...
             k, v = (self._read(name, slots, self._sources(layers[0])) for name in ("k", "v"))  # L K S ...
-            checks = check_samples(samples, torch.from_numpy(q), k, v, torch.from_numpy(lse))
+            try:
+                checks = check_samples(samples, torch.from_numpy(q), k, v, torch.from_numpy(lse))
+            except RecordingError as error:  # which a number that is not finite explains better
+                self._require_finite([one for one in alike if one[0].site.layer == error.facts["layer"]])
+                raise
+            self._require_finite(alike)
             for layer, check in zip(layers, checks, strict=True):
                 layer.checks.append(check)
             unchecked = [one for one in unchecked if not one[0].alike(unchecked[0][0])]
+
+    def _require_finite(self, unchecked: Sequence[tuple[Sample, int]]) -> None:
+        for sample, first in unchecked:
+            layer = self._layers[sample.site.layer]
+            rows, keys = slice(first, layer.rows), self._sources(layer)
+            q, lse = (torch.from_numpy(self._memory[name][layer.slot, :, rows]) for name in ("q", "lse"))
+            k = torch.from_numpy(self._memory["k"][layer.slot, :, 0 if self.cross else first : keys])
+            require_finite(sample.site, sample.mask, q, k, lse)
 
     def _sources(self, layer: _Layer) -> int:
         """Return how many keys have been recorded."""

@@ -95,6 +95,45 @@ def check_samples(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, ls
     return checks
 
 
+def require_finite(site: Site, mask: Mask, q: Tensor, k: Tensor, lse: Tensor) -> None:
+    """Refuse a call whose queries or keys are not finite, by head and position.
+
+    Args:
+        site: which call.
+        mask: who may read whom.
+        q: [H, T, D], looked at where a row's lse shows that something is wrong.
+        k: [K, S, D], of which one that is infinite may show in no lse.
+        lse: [H, T].
+
+    Raises:
+        RecordingError: a number is NaN or infinite; ``head`` and ``position`` say where.
+    """
+    wrong = ~torch.isfinite(lse)
+    if not (mask.only_causal or mask.all_permitted):
+        wrong &= lse != -torch.inf  # a row that may read nothing
+    low, high = torch.aminmax(k)
+    if bool(wrong.any()) or not bool(torch.isfinite(low) & torch.isfinite(high)):
+        for name, values in (("query", q), ("key", k)):
+            _require_finite(site, name, values)
+
+
+def _require_finite(site: Site, name: str, values: Tensor) -> None:
+    """Refuse queries or keys [H, T, D] of which one is not finite."""
+    wrong = ~torch.isfinite(values).all(dim=-1)  # H T
+    if bool(wrong.any()):
+        head, position = (int(n) for n in torch.nonzero(wrong)[0])
+        raise RecordingError(
+            f"the {name} of layer {site.layer} ({site.name}), {'head' if name == 'query' else 'key head'} {head}, "
+            f"position {position}",
+            expected="finite numbers",
+            given="NaN or an infinity",
+            way_out="The model's numbers overflow on this text, so nothing was recorded; try a wider number format.",
+            layer=site.layer,
+            head=head,
+            position=position,
+        )
+
+
 def _check_together(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, lse: Tensor) -> list[Check]:
     (calls, kv_heads, sources), (heads, rows) = k.shape[:3], q.shape[1:3]
     y = torch.stack([sample.y for sample in samples])  # L H R V

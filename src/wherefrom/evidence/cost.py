@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.attention import Mask
-from wherefrom.capture.native import facts_of
+from wherefrom.capture.passes import facts_of
 from wherefrom.checks import check_items, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.evidence.costed import Cost, CostAt, Measured

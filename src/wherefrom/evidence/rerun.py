@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.attention import Mask
-from wherefrom.capture.native import facts_of
+from wherefrom.capture.passes import facts_of
 from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError
 from wherefrom.model.attention_function import Site, plain

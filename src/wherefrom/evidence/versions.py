@@ -22,7 +22,7 @@ from torch import Tensor
 
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Limits, attend, merge
-from wherefrom.capture.native import facts_of
+from wherefrom.capture.passes import facts_of
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError
 from wherefrom.model.attention_function import Site

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from wherefrom.checks import check_kind
+from wherefrom.checks import check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.model import store
 from wherefrom.model.config import Config
@@ -62,17 +62,23 @@ class LanguageModel:
         return f"LanguageModel({self.name}, {config.layers} layers, {config.heads} heads, width {config.width})"
 
 
-def load(source: str | Path | None = None, *, say: Callable[[str], None] | None = None) -> LanguageModel:
+def load(
+    source: str | Path | None = None, *, context: int | None = None, say: Callable[[str], None] | None = None
+) -> LanguageModel:
     """Return a language model, on the CPU, in float32.
 
     Args:
         source: a checkpoint folder in the usual Hugging Face layout (config.json, safetensors, tokenizer.json; llama,
             mistral, qwen3, gpt2, bert or marian), the folder of a training run, or "smollm2", the default:
             SmolLM2-135M-Instruct, converted once into the user's cache.
-        say: told a sentence when something takes a while, such as the first conversion.
+        context: read up to so many tokens, also beyond what the model was trained for, where its positions can be
+            computed for any length (rotary, sinusoidal). Its predictions get worse there; its attention is recorded as
+            it is.
+        say: told a sentence when something takes a while, such as the first conversion, or is beyond the training.
 
     Raises:
-        InputError: a source that is neither a name nor a path.
+        InputError: a source that is neither a name nor a path; a context that is no whole number above 0, or beyond
+            that of a model with learnt positions.
         ModelError: the folder or its files are missing, incomplete, damaged, or of an unknown architecture.
     """
     _require_source(source)
@@ -94,9 +100,31 @@ def load(source: str | Path | None = None, *, say: Callable[[str], None] | None 
     from wherefrom.model.layouts import parameters
     from wherefrom.model.transformer import Transformer
 
+    if context is not None:
+        checkpoint = _with_context(checkpoint, context, say)
     _keep_freed_memory()
     own = parameters(checkpoint.config, checkpoint.tensors)
     return LanguageModel(Transformer.from_parameters(checkpoint.config, own), checkpoint)
+
+
+def _with_context(checkpoint: Checkpoint, context: int, say: Callable[[str], None] | None) -> Checkpoint:
+    """Return a checkpoint whose model reads another number of tokens."""
+    config, name = checkpoint.config, checkpoint.identity.name
+    tokens = whole("the context", context, least=1, way_out="It is a number of tokens.")
+    if tokens != config.context and config.positions == "learned":
+        raise InputError(
+            "the context",
+            expected=f"the {config.context:,} tokens for which {name} has learnt positions",
+            given=f"{tokens:,}",
+            way_out="Only a model whose positions are computed can be read beyond its training.",
+            context=config.context,
+        )
+    if tokens > config.context and say is not None:
+        say(
+            f"{name} was trained on up to {config.context:,} tokens and may read {tokens:,}: beyond its training its "
+            "predictions get worse."
+        )
+    return replace(checkpoint, config=replace(config, context=tokens))
 
 
 def _require_source(source: object) -> None:

@@ -29,6 +29,9 @@ from wherefrom.model.layers import ACTIVATIONS, Embedding, Linear, MaskedHead, R
 from wherefrom.model.positions import Rotary, rotate, sinusoids
 
 ANYTHING = Mask.bidirectional()
+ROWS_AT_ONCE = 4096
+"""Positions whose feed-forward is computed together: its inner width is the widest thing in a pass, and a long text's
+would outgrow all else."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +120,14 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the feed-forward adds to the residual stream, [B, T, M]."""
-        inner = (
-            self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
-        )  # B T F
+        """Return what the feed-forward adds to the residual stream, [B, T, M]; of a long text some rows at a time."""
+        if x.shape[1] > ROWS_AT_ONCE:
+            return torch.cat([self._rows(x[:, at : at + ROWS_AT_ONCE]) for at in range(0, x.shape[1], ROWS_AT_ONCE)], dim=1)
+        return self._rows(x)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        up = self.up(x)
+        inner = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up  # B T F
         out: Tensor = self.down(inner)
         return out
 

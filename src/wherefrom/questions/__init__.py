@@ -2,8 +2,11 @@
 
 from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.asked import readers, sources, weights
+from wherefrom.questions.compared import diff
 from wherefrom.questions.exact import column_of_weights, row_of_weights, window_of_weights
-from wherefrom.questions.figures import head_figures
+from wherefrom.questions.figures import heads
+from wherefrom.questions.incoming import received
+from wherefrom.questions.scanned import scan
 from wherefrom.questions.scope import Scope
 
 __all__ = [
@@ -12,9 +15,12 @@ __all__ = [
     "Scope",
     "Window",
     "column_of_weights",
-    "head_figures",
+    "diff",
+    "heads",
     "readers",
+    "received",
     "row_of_weights",
+    "scan",
     "sources",
     "weights",
     "window_of_weights",

@@ -17,6 +17,7 @@ from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights, window_of_weights
+from wherefrom.questions.scanned import require_all_rows
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_recording
 from wherefrom.tokens import Tokens
@@ -51,7 +52,7 @@ def sources(
         InputError: a position, layer or head out of range, or top below 1.
     """
     recording = check_recording(recording)
-    scope = _scope(recording, layer, head, kind, part)
+    scope = checked_scope(recording, layer, head, kind, part)
     readers, read = recording.read_by(kind, part)
     i = len(readers) - 1 if destination is None else check_index("position", destination, len(readers))
     token = readers[i].label
@@ -93,8 +94,9 @@ def readers(
         InputError: a position, layer or head out of range, or top below 1.
     """
     recording = check_recording(recording)
-    scope = _scope(recording, layer, head, kind, part)
-    require_all_rows([call for call, _ in scope.calls(recording)])
+    scope = checked_scope(recording, layer, head, kind, part)
+    for call, _ in scope.calls(recording):
+        require_all_rows(call)
     listed, read = recording.read_by(kind, part)
     j = check_index("position", source, len(read))
     token = read[j].label
@@ -133,7 +135,7 @@ def weights(
     Raises:
         InputError: anything out of range, no range or an empty one, or more than 16.8 million cells.
     """
-    scope = _scope(check_recording(recording), layer, None, kind, part)
+    scope = checked_scope(check_recording(recording), layer, None, kind, part)
     call = next(scope.calls(recording))[0]
     layer = call.layer
     head = call.head_numbers[call.place_of_head(head)]
@@ -172,23 +174,6 @@ def exactness_of(calls: Sequence[Call]) -> str:
         f"recomputed from q and k that the file holds in {rounded[0].format}: in the rows looked at when it was "
         f"written, weights changed by at most {worst:.1e}"
     )
-
-
-def require_all_rows(calls: Sequence[Call]) -> None:
-    """Refuse a question about all destinations of calls of which only some were kept.
-
-    Raises:
-        InputError: a call does not hold every destination's query.
-    """
-    for call in calls:
-        if not call.all_rows:
-            raise InputError(
-                "the recording",
-                expected="every destination, since the question is about all of them",
-                given=f"{len(call.rows):,} of {call.destinations:,} in layer {call.layer}",
-                way_out="Record the text again with all positions kept.",
-                layer=call.layer,
-            )
 
 
 def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np.float64]:
@@ -264,7 +249,12 @@ def _answer(tokens: Tokens, tally: _Tally, top: int, *, question: str, listed: s
     )
 
 
-def _scope(recording: Recording, layer: int | None, head: int | None, kind: str, part: str | None) -> Scope:
+def checked_scope(recording: Recording, layer: int | None, head: int | None, kind: str, part: str | None) -> Scope:
+    """Return the scope of a question about one layer or all, and one head of each or all.
+
+    Raises:
+        InputError: the model has no such layer, head, or kind of attention.
+    """
     model = recording.model
     scope = Scope(kind=kind, part=part).within(model)
     layers = model.layers_of(part or model.part)

@@ -1,36 +1,45 @@
 """What every head reads, in figures (floor 4): how many sources, and which kinds: itself, the one before, repeats.
 
 It takes a recording and gives an answer with a row for every head; `figures_of` gives the same of one call as arrays,
-for who computes with them. Everything comes from q, k and lse in double precision, by strips of destinations, so that
-memory grows with the length, never with its square. A figure says what kind of source a head's weights lie on in this
-text; it does not say what the head is for.
+for who computes with them. Everything comes from one exact scan of all weights, in memory that grows with the length,
+never with its square. A figure says what kind of source a head's weights lie on in this text; it does not say what the
+head is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wherefrom.attention import Mask
-from wherefrom.checks import check_index, check_kind, whole
+from wherefrom.checks import check_index, check_items, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Cell, Column
-from wherefrom.questions.asked import EXACTNESS
+from wherefrom.questions.asked import exactness_of
 from wherefrom.questions.exact import Masked
+from wherefrom.questions.scanned import Progress, attention_of, require_all_rows, scans_of
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_recording
+from wherefrom.scans import Scan, means
+from wherefrom.scans import scan as scan_attention
 
-Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
 
-STRIP = 128
-"""Destinations at once: enough for the matrix product to run at full speed, and some megabytes at 8,192 sources."""
+NONE_LEFT_OUT = "No head is left out."
 WAY_OUT = "Ask about the call of a text that reads itself, with the ids of that text."
+CONDITION = re.compile(r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*")
+COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +77,11 @@ class HeadFigures:
 
 
 FIGURES = tuple(field.name for field in fields(HeadFigures) if field.name != "empty")
+SCANNED = tuple(name for name in FIGURES if name != "effective")
+"""The same as a scan names them; what comes of the entropy is not asked for."""
 
 
-def figures_of(call: Call, ids: ArrayLike, *, strip: int = STRIP) -> HeadFigures:
+def figures_of(call: Call, ids: ArrayLike, *, strip: int | None = None) -> HeadFigures:
     """Return the figures of every head of one call of self-attention.
 
     Args:
@@ -79,45 +90,58 @@ def figures_of(call: Call, ids: ArrayLike, *, strip: int = STRIP) -> HeadFigures
         strip: how many destinations are computed at once; the figures do not depend on it.
 
     Raises:
-        InputError: another kind of call, ids of another length or no whole numbers, a strip below 1.
+        InputError: another kind of call, or one of which not all destinations were kept; ids of another length or no
+            whole numbers; a strip below 1.
     """
     _check_call(call)
-    length = call.q.shape[1]
-    codes, repeated = _codes(ids, length)
-    strip = whole("the strip", strip, least=1, way_out="It is a number of destinations; 128 is a good one.")
-    rows = {name: np.empty((call.heads, length)) for name in FIGURES}  # H T
-    for start in range(0, length, strip):
-        piece = _Piece.of(call.mask, codes, range(start, min(start + strip, length)))
-        for head in range(call.heads):
-            for name, values in _of_rows(call, head, piece):
-                rows[name][head, start : piece.rows.stop] = values
-    return _means(rows, np.isneginf(call.lse), repeated)
+    codes, _ = _codes(ids, call.sources)
+    require_all_rows(call)
+    return _figures(scan_attention(attention_of(call, codes), SCANNED, strip=strip))
 
 
-def head_figures(
-    recording: Recording, *, layer: int | None = None, head: int | None = None, part: str | None = None
+def _figures(scan: Scan) -> HeadFigures:
+    """Return the figures of a scan."""
+    found = means(scan)
+    return HeadFigures(**{name: found[name] for name in FIGURES}, empty=scan.empty.sum(axis=1))
+
+
+def heads(
+    recording: Recording,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    part: str | None = None,
+    sort: str | None = None,
+    where: Iterable[str] = (),
+    top: int | None = None,
+    progress: Progress | None = None,
 ) -> Answer:
-    """What does every head read? A row for each layer and head, in their order.
+    """What does every head read? A row for each layer and head, in their order or by a figure.
 
     Args:
         recording: of any model.
-        layer: one layer only; all unless given.
+        layer: one layer only; all that the recording holds unless given.
         head: one head of each layer only; all unless given.
         part: "decoder" or "encoder"; the one that predicts unless given.
+        sort: a column to sort by, the largest first; with a "-" before its name the smallest first.
+        where: conditions that a head must meet, such as ("induction>0.3", "first<0.5").
+        top: how many rows to return at most, after sorting.
+        progress: told after each layer.
 
     Raises:
-        InputError: a layer or head out of range, a part that the model has not, or no call of self-attention over the
-            whole text.
+        InputError: a layer or head out of range or not kept, a part that the model has not, no call of self-attention
+            over the whole text, or one of which not every destination was kept; an unknown column; a condition that is
+            none.
     """
     recording = check_recording(recording)
     part = Scope(part=part).within(recording.model).part or recording.model.part
-    layers, heads = recording.model.layers_of(part), recording.model.heads
-    only_layer = None if layer is None else check_index("layer", layer, layers)
-    only_head = None if head is None else check_index("head", head, heads)
+    only_layer = None if layer is None else check_index("layer", layer, recording.model.layers_of(part))
+    only_head = None if head is None else check_index("head", head, recording.model.heads)
+    if only_layer is not None and any((call.kind, call.part) == ("self", part) for call in recording.calls):
+        recording.call(only_layer, "self", part)  # or it says which layers there are
     asked = [call for call in recording.calls if call.part == part and only_layer in (None, call.layer)]
-    tokens = recording.tokens if part == recording.model.part or recording.source is None else recording.source
-    ids = tokens.ids
-    calls = [call for call in asked if _reads_itself(call) and call.q.shape[1] == len(ids)]
+    ids = (recording.tokens if part == recording.model.part or recording.source is None else recording.source).ids
+    calls = [call for call in asked if _reads_itself(call) and call.destinations == len(ids)]
     if not calls:
         raise InputError(
             "the recording",
@@ -125,91 +149,99 @@ def head_figures(
             given=f"{len(asked)} call{'s' * (len(asked) != 1)} of which none does",
             way_out="Record the pass of a decoder or an encoder over a text.",
         )
+    columns = _columns(len(ids), int(_codes(ids, len(ids))[1].sum()))
+    chosen = _Choice.of(columns, sort, where, top)
     rows, empty = [], 0
-    for call in calls:
-        figures = figures_of(call, ids)
-        chosen = range(call.heads) if only_head is None else (only_head,)
-        rows += [(call.layer, h, *_cells(figures, h)) for h in chosen]
-        empty += int(figures.empty[list(chosen)].sum())
-    return Answer(
+    for done, (call, scan) in enumerate(zip(calls, scans_of(recording, calls, (*SCANNED, "distance")), strict=True)):
+        found = _figures(scan), means(scan)["distance"]
+        places = range(call.heads) if only_head is None else (call.place_of_head(only_head),)
+        rows += [(call.layer, call.head_numbers[at], *_cells(*found, at)) for at in places]
+        empty += int(found[0].empty[list(places)].sum())
+        if progress is not None:
+            progress(done + 1, len(calls))
+    left_out = _left_out(empty, len(asked) - len(calls), any(None in row for row in rows))
+    answer = Answer(
         question=f"What does every head read? {_scope(len(calls), only_layer, only_head)}{_beside(recording, part)}",
-        columns=_columns(len(ids), int(_codes(ids, len(ids))[1].sum())),
+        columns=columns,
         rows=tuple(rows),
-        exactness=EXACTNESS,
-        left_out=_left_out(empty, len(asked) - len(calls), any(None in row for row in rows)),
+        exactness=exactness_of(calls),
+        left_out=left_out,
         remainder=0.0,
     )
+    return chosen.of_answer(answer)
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """A strip of destinations, the sources that any of them may read, and what holds of the pairs in every head."""
+@dataclass(frozen=True)
+class _Choice:
+    """Which heads of a table are wanted, and in what order."""
 
-    rows: range
-    columns: range
-    permitted: Bools  # T S or H T S
-    same: Bools  # T S, the source is earlier and holds the same token
-    after: Bools  # T S, the source comes right after such a one
+    sort: int | None
+    largest_first: bool
+    where: tuple[tuple[int, str, float], ...]
+    words: tuple[str, ...]
+    top: int | None
 
     @classmethod
-    def of(cls, mask: Mask, codes: Ints, rows: range) -> _Piece:
-        first, last = (mask.reach(row, codes.size) for row in (rows[0], rows[-1]))  # both ends grow with the row
-        columns = range(first.start, last.stop)
-        i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(columns.start, columns.stop)
-        before = np.concatenate([[-1], codes[:-1]])  # S, what the position before holds; -1 is nobody's code
-        mine = codes[rows.start : rows.stop, None]
-        same = (codes[columns.start : columns.stop] == mine) & (j < i)
-        after = (before[columns.start : columns.stop] == mine) & (j <= i)
-        return cls(rows, columns, mask.permitted(rows, columns), same, after)
+    def of(cls, columns: Sequence[Column], sort: Any, where: Any, top: Any) -> _Choice:
+        """Return what was asked for, checked.
+
+        Raises:
+            InputError: an unknown column, a condition that is none, a top below 1.
+        """
+        given = check_items(
+            "the conditions", where, expected='texts such as "induction>0.3"', way_out="A single one is (text,)."
+        )
+        found = [_condition(columns, text) for text in given]
+        most = None if top is None else whole("top", top, least=1, way_out="Say how many rows you want.")
+        name = None if sort is None else str(sort).removeprefix("-")
+        place = None if name is None else _place(columns, name)
+        return cls(place, sort == name, tuple(found), tuple(str(text).strip() for text in given), most)
+
+    def of_answer(self, answer: Answer) -> Answer:
+        """Return the answer with the rows that are wanted."""
+        rows = [row for row in answer.rows if all(_holds(row[at], sign, value) for at, sign, value in self.where)]
+        if self.sort is not None:
+            at, sign = self.sort, -1 if self.largest_first else 1
+            rows.sort(key=lambda row: (row[at] is None, sign * (row[at] or 0)))
+        met = len(rows)
+        rows = rows[: self.top]
+        said = []
+        if len(rows) < met:
+            more = "1 more head" if met - len(rows) == 1 else f"{met - len(rows)} more heads"
+            said.append(f"Not listed: {more}.")
+        if self.where:
+            said.append(f"{met} of {len(answer)} heads meet {' and '.join(self.words)}.")
+        said.append(answer.left_out.removeprefix(NONE_LEFT_OUT).strip() if said else answer.left_out)
+        return replace(answer, rows=tuple(rows), left_out=" ".join(said).strip())
 
 
-def _of_rows(call: Call, head: int, piece: _Piece) -> Iterator[tuple[str, Floats]]:
-    """Yield each figure of one head for every destination [T] of a piece; those of empty rows mean nothing."""
-    rows, columns = piece.rows, piece.columns
-    permitted = piece.permitted[head] if piece.permitted.ndim == 3 else piece.permitted  # T S
-    lse = call.lse[head, rows.start : rows.stop].astype(np.float64)
-    lse[np.isneginf(lse)] = 0.0  # of an empty row, so that nothing becomes infinite; `_means` leaves it out
-    q = call.q[head, rows.start : rows.stop].astype(np.float64)  # T D
-    k = call.k[call.key_heads[head], columns.start : columns.stop].astype(np.float64)  # S D
-    logs = call.scale * (q @ k.T) - lse[:, None]  # T S, log of each weight
-    held = np.where(permitted, logs, -np.inf)
-    highest = held.max(axis=1, initial=-np.inf)
-    a = np.exp(held, out=held)
-    # the logs of what is not permitted are finite, their weights are 0; what rounding of lse puts below 0 is 0
-    entropy = np.maximum(-np.einsum("ts,ts->t", a, logs), 0.0)
-    i = np.arange(rows.start, rows.stop)
-    yield "entropy", entropy
-    yield "effective", np.exp(entropy)
-    yield "largest", np.exp(highest)
-    yield "first", _weight_on(np.zeros_like(i), a, columns)
-    yield "itself", _weight_on(i, a, columns)
-    yield "previous", _weight_on(i - 1, a, columns)
-    yield "duplicate", np.einsum("ts,ts->t", a, piece.same)
-    yield "induction", np.einsum("ts,ts->t", a, piece.after)
-    yield "largest_score", highest + lse
+def _holds(value: Cell, sign: str, other: float) -> bool:
+    return isinstance(value, int | float) and COMPARED[sign](value, other)
 
 
-def _weight_on(sources: Ints, a: Floats, columns: range) -> Floats:
-    """Return each row's weight on one source of its own; one beyond the columns may not be read, its weight is 0."""
-    inside = (columns.start <= sources) & (sources < columns.stop)
-    at = np.where(inside, sources - columns.start, 0)
-    return np.where(inside, a[np.arange(len(a)), at], 0.0)
+def _condition(columns: Sequence[Column], text: Any) -> tuple[int, str, float]:
+    found = CONDITION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise InputError(
+            "a condition",
+            expected='a column, one of > >= < <=, and a number, such as "induction>0.3"',
+            given=repr(text),
+            way_out="Give several conditions one by one; all must hold.",
+        )
+    return _place(columns, found[1]), found[2], float(found[3])
 
 
-def _means(rows: dict[str, Floats], empty: Bools, repeated: Bools) -> HeadFigures:
-    """Return the means of figures [H, T] over the destinations that count for each; of the scores the largest."""
-    later = np.arange(repeated.size) >= 1
-    counting = {"first": later, "itself": later, "previous": later, "duplicate": repeated, "induction": repeated}
-    found: dict[str, Masked] = {}
-    for name, values in rows.items():
-        counts = ~empty & counting.get(name, True)  # H T
-        number = counts.sum(axis=1)  # H
-        if name == "largest_score":
-            value = np.where(counts, values, -np.inf).max(axis=1, initial=-np.inf)
-        else:
-            value = np.where(counts, values, 0.0).sum(axis=1) / np.maximum(number, 1)
-        found[name] = np.ma.MaskedArray(np.where(number > 0, value, np.nan), mask=number == 0)
-    return HeadFigures(**found, empty=empty.sum(axis=1))
+def _place(columns: Sequence[Column], name: str) -> int:
+    names = [column.name for column in columns]
+    if name not in names:
+        raise InputError(
+            "a column of the heads",
+            expected=f"one of {', '.join(names)}",
+            given=repr(name),
+            way_out='The weight on the first token, where sinks show, is "first".',
+            name=name,
+        )
+    return names.index(name)
 
 
 def _codes(ids: ArrayLike, length: int) -> tuple[Ints, Bools]:
@@ -236,7 +268,7 @@ def _check_call(call: Any) -> None:
         raise InputError(
             "the call",
             expected="self-attention with as many destinations as sources",
-            given=f"{call.kind}-attention of {call.q.shape[1]} destinations over {call.k.shape[1]} sources"
+            given=f"{call.kind}-attention of {call.destinations} destinations over {call.sources} sources"
             + f" from position {call.mask.offset}" * (call.mask.offset > 0),
             way_out=WAY_OUT,
         )
@@ -244,12 +276,13 @@ def _check_call(call: Any) -> None:
 
 def _reads_itself(call: Call) -> bool:
     """Whether row r of the call and column r are one position, so that "itself" and "the one before" mean something."""
-    return call.kind == "self" and call.q.shape[1] == call.k.shape[1] and call.mask.offset == 0
+    return call.kind == "self" and call.destinations == call.sources and call.mask.offset == 0
 
 
-def _cells(figures: HeadFigures, head: int) -> Sequence[Cell]:
+def _cells(figures: HeadFigures, distance: Masked, head: int) -> Sequence[Cell]:
     """Return one head's figures as an answer holds them: None where no destination counts."""
-    return [getattr(figures, name)[head : head + 1].tolist()[0] for name in FIGURES]
+    columns = [*(getattr(figures, name) for name in FIGURES), distance]
+    return [column[head : head + 1].tolist()[0] for column in columns]
 
 
 def _columns(length: int, repeats: int) -> tuple[Column, ...]:
@@ -268,6 +301,7 @@ def _columns(length: int, repeats: int) -> tuple[Column, ...]:
         Column("duplicate", share, f"{of} weight on all earlier positions of the destination's own token, {again}"),
         Column("induction", share, f"{of} weight on all positions right after one of those, {again}"),
         Column("largest_score", "score", "the largest score of any permitted pair, before softmax"),
+        Column("distance", "tokens", f"how far away the sources are that it reads, by their weights, {over}"),
     )
 
 
@@ -283,7 +317,7 @@ def _scope(calls: int, layer: int | None, head: int | None) -> str:
 
 
 def _left_out(empty: int, calls: int, blank: bool) -> str:
-    said = ["No head is left out."]
+    said = [NONE_LEFT_OUT]
     if calls:
         said = [f"Left out: {calls} call{'s' * (calls != 1)} in which not all of the text reads itself."]
     if empty:

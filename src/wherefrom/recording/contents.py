@@ -378,8 +378,17 @@ def check_recording(value: Any) -> Recording:
     return check_kind("the recording", value, Recording, way_out=way_out)
 
 
-def forecast_bytes(model: ModelFacts, tokens: int, *, source_tokens: int = 0, item_size: int = 4) -> int:
-    """Return the size that a recording of that many tokens will have, exactly, before anything runs.
+def forecast_bytes(
+    model: ModelFacts,
+    tokens: int,
+    *,
+    source_tokens: int = 0,
+    item_size: int = 4,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+) -> int:
+    """Return the size that the arrays of a recording of that many tokens will have, exactly, before anything runs.
 
     A token costs, in every layer, one query a head, one key and one value a key/value head, and one float32 lse a head;
     in cross-attention, one query and lse a token and one key and value a token of the source.
@@ -389,6 +398,9 @@ def forecast_bytes(model: ModelFacts, tokens: int, *, source_tokens: int = 0, it
         tokens: of the text; of the decoder where there is an encoder.
         source_tokens: of the encoder's text.
         item_size: bytes of a number of q, k and v.
+        layers: those that are kept; all unless given.
+        heads: those of each layer that are kept, with the keys and values that they read; all unless given.
+        positions: the destinations that are kept, of the part that predicts; all unless given.
 
     Raises:
         InputError: the facts of no model (those of a recording are `recording.model`), or a number below 0.
@@ -399,14 +411,23 @@ def forecast_bytes(model: ModelFacts, tokens: int, *, source_tokens: int = 0, it
     sources = whole(
         "the number of source tokens", source_tokens, least=0, way_out="0 where there is no encoder beside."
     )
-    reads = model.heads * model.head_size * item_size + model.heads * 4
-    is_read = 2 * model.kv_heads * model.head_size * item_size
-    own = tokens * model.layers * (reads + is_read)
+    group = model.heads // model.kv_heads
+    own_heads = model.heads if heads is None else len(heads)
+    own_kv_heads = model.kv_heads if heads is None else len({head // group for head in heads})
+    reads = own_heads * (model.head_size * item_size + 4)
+    is_read = 2 * own_kv_heads * model.head_size * item_size
+    rows = tokens if positions is None else len(positions)
+    own_layers = _count(layers, model.layers)
+    own = own_layers * (rows * reads + tokens * is_read)
     if model.kind != "encoder-decoder":
         return own
-    return (
-        own + sources * model.encoder_layers * (reads + is_read) + model.layers * (tokens * reads + sources * is_read)
-    )
+    encoder = _count(layers, model.encoder_layers) * sources * (reads + is_read)
+    return own + encoder + own_layers * (rows * reads + sources * is_read)
+
+
+def _count(chosen: Sequence[int] | None, size: int) -> int:
+    """Return how many of `size` layers are chosen."""
+    return size if chosen is None else sum(layer < size for layer in chosen)
 
 
 def _counted(count: int, what: str) -> str:

@@ -17,11 +17,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +28,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from wherefrom.errors import TrainingError
+from wherefrom.folders import hold, release, sync
 from wherefrom.model.checkpoint import has_files
 from wherefrom.training import log, watched
 from wherefrom.training.log import Log, LogRow
@@ -185,8 +184,7 @@ class Run:
         self._unlock()
 
     def _unlock(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
+        release(self.lock)
 
     def append(self, row: LogRow) -> None:
         """Write a row of the log.
@@ -220,11 +218,11 @@ class Run:
                 write(partial)
                 _write_state(partial, state)
                 for path in (*partial.rglob("*"), partial):
-                    _sync(path)
+                    sync(path)
                 if place.exists():  # one that was damaged since; a whole one is never written again
                     place.rename(self._aside(place))
                 partial.rename(place)
-                _sync(self.folder)
+                sync(self.folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # already gone if all went well
         self._make_room()
@@ -280,28 +278,11 @@ def _write_state(folder: Path, state: State) -> None:
     (folder / STATE).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk: a rename must not get there before what it names."""
-    if path.is_dir() and os.name == "nt":  # a folder cannot be opened there
-        return
-    opened = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 def _lock(folder: Path) -> int | None:
     """Hold the folder until this process ends, however it ends; None where the system has no such lock."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    opened = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return hold(folder)
     except BlockingIOError:
-        os.close(opened)
         raise TrainingError(
             f"{folder}",
             expected="a folder that no other process is training in",
@@ -309,7 +290,3 @@ def _lock(folder: Path) -> int | None:
             way_out="Wait for it to end, stop it, or choose another folder.",
             path=folder,
         ) from None
-    except OSError:  # a network file system without locks: as on Windows
-        os.close(opened)
-        return None
-    return opened

@@ -19,7 +19,7 @@ from wherefrom.training.place import run_folder
 NAME = "attention.csv"
 OF_STEP = ("new_nats", "again_nats", "every")
 ITSELF = {"itself": "self"}
-"""What `head_figures` calls a figure, whose name in Python is another, since `self` says something else there."""
+"""What `heads` calls a figure, whose name in Python is another, since `self` says something else there."""
 NAMES = tuple(ITSELF.get(name, name) for name in FIGURES)
 COLUMNS = ("step", "layer", "head", *NAMES, *OF_STEP)
 SHOWN = 160  # characters of a header that is wrong: more than ours has
@@ -32,7 +32,7 @@ class Watched:
 
     Attributes:
         steps: [W], in ascending order.
-        figures: by name, those of `wherefrom.head_figures`, float64 [W, layers, heads]; NaN where one has no value.
+        figures: by name, those of `wherefrom.heads`, float64 [W, layers, heads]; NaN where one has no value.
         new_nats: [W], the mean loss of the probe's first half, random tokens that nothing announces.
         again_nats: [W], the mean loss of its second half, the same tokens again: what copying could predict.
     """

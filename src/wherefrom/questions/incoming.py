@@ -1,0 +1,105 @@
+"""What every source receives (floor 4): the attention that all destinations together give it, without n x n.
+
+It is what policies for a key/value cache rank sources by: a source that has received little may be dropped from the
+cache ("heavy hitters", Zhang et al. 2023, H2O, arXiv:2306.14048). It is a sum of shares of different rows, so the first
+positions, which more destinations may read, can receive more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wherefrom.checks import whole
+from wherefrom.questions.answer import Answer, Column
+from wherefrom.questions.asked import checked_scope, exactness_of
+from wherefrom.questions.scanned import THRESHOLD, Progress, scans_of
+from wherefrom.recording import Recording, check_recording
+
+ASKED = ("received", "readers", "last_reader")
+
+
+def received(
+    recording: Recording,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    kind: str = "self",
+    part: str | None = None,
+    threshold: float = THRESHOLD,
+    top: int = 10,
+    progress: Progress | None = None,
+) -> Answer:
+    """How much attention does every source receive from all destinations together? The most first.
+
+    Args:
+        recording: of any model.
+        layer: one layer only; all unless given.
+        head: one head of each layer only; all unless given.
+        kind: "self", or "cross" for what the decoder reads of the encoder's text.
+        part: "decoder" or "encoder"; the one that predicts unless given.
+        threshold: the weight from which a destination counts as a reader.
+        top: how many sources to return; the rest is the remainder.
+        progress: told after each layer.
+
+    Raises:
+        InputError: a layer or head out of range or not kept, a recording without all destinations, top below 1.
+    """
+    recording = check_recording(recording)
+    scope = checked_scope(recording, layer, head, kind, part)
+    most = whole("top", top, least=1, way_out="Say how many rows you want.")
+    calls = list(scope.calls(recording))
+    readers, read = recording.read_by(kind, part)
+    total, largest = np.zeros(len(read)), np.full(len(read), -1.0)
+    where, number = np.zeros((len(read), 2), np.int64), np.zeros(len(read), np.int64)
+    last, count = np.full(len(read), -1, np.int64), 0
+    scans = scans_of(recording, [call for call, _ in calls], ASKED, threshold=threshold)
+    for done, ((call, heads), scan) in enumerate(zip(calls, scans, strict=True)):
+        for chosen in heads:
+            place = call.place_of_head(chosen)
+            weight = np.asarray(scan["received"][place])
+            total += weight
+            higher = weight > largest
+            largest[higher], where[higher] = weight[higher], (call.layer, chosen)
+            number = np.maximum(number, np.asarray(scan["readers"][place]))
+            last = np.maximum(last, scan["last_reader"][place].filled(-1))
+            count += 1
+        if progress is not None:
+            progress(done + 1, len(calls))
+    mean = total / count
+    order = np.argsort(-mean, kind="stable")[:most]
+    remainder = max(0.0, float(mean.sum() - mean[order].sum()))
+    others = len(read) - len(order)
+    return Answer(
+        question=f"How much attention does every source receive? {scope.describe(recording)}",
+        columns=_columns(threshold),
+        rows=tuple(
+            (j, read[j].label, float(mean[j]), float(largest[j]), *map(int, where[j]), int(number[j]), _last(last[j]))
+            for j in order.tolist()
+        ),
+        exactness=exactness_of([call for call, _ in calls]),
+        left_out=f"Not listed: {others:,} more source{'s' * (others != 1)} with {remainder:.4f} rows; "
+        f"{len(readers):,} destinations give {float(mean.sum()):.4f} in all.",
+        remainder=remainder,
+    )
+
+
+def _last(position: np.int64) -> int | None:
+    return None if position < 0 else int(position)
+
+
+def _columns(threshold: float) -> tuple[Column, ...]:
+    over = "mean over the heads asked for"
+    return (
+        Column("source", "", "position of the source, from 0"),
+        Column("token", "", "the source's token"),
+        Column("received", "rows", f"the weights that all destinations give it, added up, {over}"),
+        Column("largest", "rows", "the same in the one head where it is largest"),
+        Column("layer", "", "that head's layer"),
+        Column("head", "", "that head"),
+        Column(
+            "readers",
+            "destinations",
+            f"how many give it at least {threshold:g}, in the head where most do",
+        ),
+        Column("last", "position", f"the last destination that gives it at least {threshold:g}, in any head"),
+    )

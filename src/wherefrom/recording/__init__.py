@@ -1,0 +1,41 @@
+"""Recordings (floor 2): what one holds, how it lies in a file, and how it is written and opened. No torch."""
+
+from wherefrom.recording.contents import (
+    ARRAYS,
+    Array,
+    Call,
+    Check,
+    Kept,
+    ModelFacts,
+    Prediction,
+    Recording,
+    Stored,
+    check_recording,
+    forecast_bytes,
+)
+from wherefrom.recording.forecast import forecast_file_bytes
+from wherefrom.recording.layout import SUFFIX, is_recording
+from wherefrom.recording.reader import Verified, open_recording, verify_recording
+from wherefrom.recording.writer import Writer, save_recording
+
+__all__ = [
+    "ARRAYS",
+    "SUFFIX",
+    "Array",
+    "Call",
+    "Check",
+    "Kept",
+    "ModelFacts",
+    "Prediction",
+    "Recording",
+    "Stored",
+    "Verified",
+    "Writer",
+    "check_recording",
+    "forecast_bytes",
+    "forecast_file_bytes",
+    "is_recording",
+    "open_recording",
+    "save_recording",
+    "verify_recording",
+]
