@@ -18,6 +18,7 @@ TOP = "wherefrom"
 FLOORS = {
     "errors": 0,
     "checks": 0,
+    "folders": 0,
     "mask": 1,
     "attention": 1,
     "readable": 1,
@@ -25,6 +26,7 @@ FLOORS = {
     "tokens": 1,
     "model": 2,
     "recording": 2,
+    "scans": 2,
     "capture": 3,
     "questions": 4,
     "evidence": 5,
@@ -41,12 +43,16 @@ BESIDE = {
     ("tokens", "readable"),
     ("tokens", "spans"),
     ("cli", TOP),
+    ("recording", TOP),
 }
-"""Who may import what does not lie below: the dense page has its masks in a file of their own; cli calls the verbs."""
+"""Who may import what does not lie below: the dense page has its masks in a file of their own; cli calls the verbs; a
+recording's file names the version that wrote it."""
 STRANGERS = {("questions", "model"), ("questions", "capture")}
 """Who may not import what does lie below: a recording is asked without the model, and without torch."""
 TYPES_ONLY = {("views", "evidence")}
 """What may be imported for annotations only: a view is handed an answer, it does not run a model."""
+WITH_TORCH = "wherefrom.scans.device"
+"""The one module below capture, but for the model's, that is made of torch."""
 HEAVY = {"torch", "transformers", "polars"}
 
 
@@ -142,10 +148,15 @@ def test_asking_and_drawing_need_no_torch() -> None:
     light = [
         name
         for name in modules()
-        if room_of(name) not in {"model", "capture", "evidence", "training", "cli", "__main__"}
+        if room_of(name) not in {"model", "capture", "evidence", "training", "cli", "__main__"} and name != WITH_TORCH
     ]
     assert {"wherefrom.views.terminal", "wherefrom.questions.asked", "wherefrom.recording"} <= set(light)
     assert loaded_by(*light) & HEAVY == set()
+
+
+def test_a_compiler_is_loaded_by_nobody_but_the_scans_that_need_one() -> None:
+    assert "numba" not in loaded_by("wherefrom.scans", "wherefrom.questions")
+    assert "numba" in loaded_by("wherefrom.scans.cpu")
 
 
 def test_the_package_alone_is_nearly_nothing() -> None:
