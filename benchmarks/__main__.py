@@ -1,5 +1,5 @@
 """Run the benchmarks and print their table: python -m benchmarks [forward] [evidence] [process] [generation]
-[training].
+[scans] [training].
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, forward, generation, process, training
+from benchmarks import evidence, forward, generation, process, scans, training
 from benchmarks.measure import machine
 
 SUITES = {
@@ -16,6 +16,7 @@ SUITES = {
     "forward": forward.run,
     "generation": generation.run,
     "process": process.run,
+    "scans": scans.run,
     "training": training.run,
 }
 

@@ -23,7 +23,10 @@ from wherefrom.views.scaling import SIZES, scaling, scaling_json, scaling_table
 
 TEXT = "To be, or not to be"
 SAMPLED = ("--temperature", 2, "--seed", 3, "--max-tokens", 30)
-VERBS = ("trace", "generate", "train", "watch", "cost", "example")
+VERBS = (
+    *("trace", "generate", "train", "watch", "cost", "example", "record", "info"),
+    *("heads", "sources", "readers", "received", "weights", "diff"),
+)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from wherefrom.views.forming import forming_lines
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+TRAINING = [name for name in NAMES if name != "kv_cache"]
 
 
 def imported(name: str) -> ModuleType:
@@ -35,6 +36,7 @@ def imported(name: str) -> ModuleType:
 
 
 induction, reverse_and_sort, standard_library = map(imported, ("induction", "reverse_and_sort", "standard_library"))
+kv_cache = imported("kv_cache")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,10 +49,10 @@ def test_each_says_what_it_shows_and_how_it_is_run(name: str) -> None:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), node.name
-    assert set(NAMES) == {"induction", "reverse_and_sort", "standard_library"}
+    assert set(NAMES) == {"induction", "kv_cache", "reverse_and_sort", "standard_library"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("named", [True, False], ids=["in a folder", "nowhere"])
 def test_each_runs_as_a_script(
     name: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
@@ -243,3 +245,30 @@ def test_the_text_is_the_standard_library() -> None:
     assert chosen == standard_library.modules(0.2)
     assert chosen == standard_library.modules(0.4)[: len(chosen)]
     assert chosen != standard_library.modules(0.2, seed=1)
+
+
+@pytest.mark.parametrize("policy", kv_cache.POLICIES)
+def test_a_policy_keeps_what_it_says(policy: str) -> None:
+    ranking = np.random.default_rng(1).random(40)
+    kept = kv_cache.kept_by(policy, ranking, 10)
+    assert len(kept) == 10
+    assert kept <= set(range(40))
+    if policy != "drawn at random":
+        assert {36, 37, 38, 39} <= kept
+    if policy.startswith("heavy"):
+        assert kept - set(range(35, 40)) == set(np.argsort(-ranking[:35])[:5].tolist())
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["in a folder", "nowhere"])
+def test_what_a_cache_may_drop(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"READ": 60, "FOLLOWING": 3, "SHARES": (0.2,)}.items():
+        monkeypatch.setattr(kv_cache, name, value)
+    monkeypatch.setattr(sys, "argv", ["kv_cache", str(tmp_path / "a")] if named else ["kv_cache"])
+    kv_cache.main()
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    dropped = {line[6:34].strip(): float(line.split()[-2].strip("%")) for line in lines}
+    assert set(dropped) == set(kv_cache.POLICIES)
+    assert dropped["heavy hitters and the newest"] < dropped["the first 4 and the newest"] < dropped["the newest"]
+    assert (tmp_path / "a" / "prefix.wherefrom").exists() == named

@@ -267,3 +267,29 @@ def test_the_real_model_costs_what_running_the_text_again_says(smollm, text):
     scope = Scope((last.recording.model.layers - 1,), (3,))
     heads = knock_out_heads(last, target, [strongest], scope=scope)
     assert_close(heads.nats.ravel(), twins(last, target, [[strongest]], scope))
+
+
+TEXT = "Roses are red, violets are"
+
+
+def test_a_recording_from_a_file_is_cut_like_one_in_memory(small, tmp_path):
+    memory = wherefrom.record(small, TEXT)
+    target = Target(memory.prediction(len(TEXT) - 1).ids[0])
+    expected = knock_out(Destination(small, memory), target)
+    file = wherefrom.record(small, TEXT, positions=(len(TEXT) - 1,), to=tmp_path / "x.wherefrom")
+    found = knock_out(Destination(small, file), target)
+    assert np.abs(found.nats - expected.nats).max() <= 1e-5
+    assert found.exactness == expected.exactness
+    rounded = wherefrom.record(small, TEXT, to=tmp_path / "y.wherefrom", store="float16")
+    found = knock_out(Destination(small, wherefrom.record(small, TEXT)), target)
+    half = knock_out(Destination(small, rounded), target)
+    assert 0 < np.abs(half.nats - found.nats).max() < 0.1
+    assert half.exactness.endswith("over keys and values rounded to float16")
+
+
+@pytest.mark.parametrize(
+    ("kept", "given"), [({"layers": (0, 2)}, "2 of 3 layers"), ({"heads": (0, 1)}, "2 of 6 heads in layer 0")]
+)
+def test_a_position_is_not_run_again_through_what_was_not_kept(small, kept, given):
+    with pytest.raises(InputError, match=f"expected every layer and head, .*, got {given}"):
+        Destination(small, wherefrom.record(small, TEXT, **kept))

@@ -576,3 +576,13 @@ def test_a_predicted_id_that_only_pads_the_embedding_has_its_number_for_a_label(
     traced = trace(padded, TEXT, target=599)
     assert traced.aim.label == "id 599"
     assert any(label.startswith("id ") for label, _ in traced.predicted)
+
+
+def test_of_a_long_text_only_the_traced_position_is_kept(small, monkeypatch):
+    whole = trace(small, "a long text, it seems", position=12)
+    monkeypatch.setattr("wherefrom.evidence.trace.MUCH", 10_000)
+    part = trace(small, "a long text, it seems", position=12)
+    assert [call.rows.tolist() for call in part.recording.calls] == [[12]] * 3
+    assert part.recording.bytes < 0.6 * whole.recording.bytes
+    assert np.array_equal(part.weights, whole.weights)
+    assert np.abs(part.nats - whole.nats).max() < 1e-5

@@ -124,9 +124,18 @@ def knock_out(
         values.append(before - value[1:])
         if progress is not None:
             progress(int(batch[-1]) + 1, len(groups))
-    rows = len(groups) + len(batches)
-    nats = np.concatenate(values)
-    return Knockouts(at.position, target, before, tuple(groups), nats, scope, rows, time.perf_counter() - start)
+    rows, nats = len(groups) + len(batches), np.concatenate(values)
+    return Knockouts(
+        at.position,
+        target,
+        before,
+        tuple(groups),
+        nats,
+        scope,
+        rows,
+        time.perf_counter() - start,
+        exactness_of(at),
+    )
 
 
 def knock_out_heads(
@@ -166,7 +175,14 @@ def knock_out_heads(
             progress(first + len(some), len(checked))
     nats = np.concatenate(parts) if parts else np.zeros((0, len(layers), len(heads)))
     rows = nats.size + len(parts)
-    return HeadKnockouts(checked, layers, heads, nats, rows, time.perf_counter() - start)
+    return HeadKnockouts(checked, layers, heads, nats, rows, time.perf_counter() - start, exactness_of(at))
+
+
+def exactness_of(at: Destination) -> str:
+    """Return how exact knock-outs of a position are, in a sentence."""
+    if at.rounded is None:
+        return EXACTNESS
+    return f"measured by running the position again without the edge, over keys and values rounded to {at.rounded}"
 
 
 def _checked(at: Any, target: Any, scope: Any) -> Scope:

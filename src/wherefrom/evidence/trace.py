@@ -30,6 +30,9 @@ from wherefrom.tokens import Tokens
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
 
+MUCH = 2**30
+"""Bytes of a recording beyond which only the traced position is kept as a destination, which its weights and knock-outs
+need no more than: the default model's keys and values are 46 of its 116 kB a token."""
 CARRIED_FROM = 0.05
 """Nats that a knock-out must reach for its heads to be looked at: a change of 5 % of the probability."""
 
@@ -50,6 +53,9 @@ def trace(
     progress: Progress | None = None,
 ) -> Trace:
     """Return where a prediction of the model came from: every source's weight and measured knock-out, and the heads.
+
+    Of a long text (a recording beyond a gigabyte) only the traced position is kept as a destination in
+    `Trace.recording`, with every source.
 
     A decoder predicts the token after a position, an encoder the token at a masked one. A decoder with an encoder
     predicts the token after those it has written, and its sources are the words that the encoder read.
@@ -131,6 +137,7 @@ def _recorded(
         tokens if source is None else source,
         written=None if source is None else tokens,
         predictions="last" if model.config.causal else (at,),
+        positions=(at,) if size > MUCH else None,
         progress=lambda done, total: tell(reading, done, total),
     )
     return recording, actual_next, at

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -72,20 +72,21 @@ class Destination:
         position: the one that reads; the last unless given.
 
     Raises:
-        InputError: what is given is no model or no recording, another model made it, the position is out of range, or
-            it reads nothing but itself.
+        InputError: what is given is no model or no recording, another model made it, it does not hold every layer and
+            head, the position is out of range, or it reads nothing but itself.
     """
 
     def __init__(self, model: LanguageModel, recording: Recording, position: int | None = None) -> None:
         require_model(model)
         recording = check_recording(recording)
-        if facts_of(model) != recording.model:
+        if replace(facts_of(model), context=recording.model.context) != recording.model:
             raise InputError(
                 "the model of a knock-out",
                 expected=f"the recorded one, {recording.model.name} ({recording.model.fingerprint[:12]})",
                 given=f"{model.name} ({model.fingerprint[:12]})",
                 way_out="Load the model that the recording names.",
             )
+        _require_whole(recording)
         self.model, self.recording = model, recording
         self.position = len(recording) - 1 if position is None else check_index("position", position, len(recording))
         self._require_others()
@@ -129,6 +130,11 @@ class Destination:
         """Whether the position may read any other position in a layer."""
         return self._others[layer].keys.shape[2] > 0
 
+    @property
+    def rounded(self) -> str | None:
+        """The format that the recorded keys and values were rounded to in a file; None where they were not."""
+        return next((call.stored.format for call in self.recording.calls if call.stored is not None), None)
+
     def sources(self, kind: str = "self") -> int:
         """Return how many positions a call of a kind has as sources, the position itself included.
 
@@ -165,6 +171,25 @@ class Destination:
             way_out="The first position reads only itself, so there is nothing to cut: "
             + ("give a longer prompt." if alone else "ask about a later position."),
         )
+
+
+def _require_whole(recording: Recording) -> None:
+    """Refuse a recording that lacks keys and values which the position reads on its way through the model."""
+    model = recording.model
+    layers = {call.layer for call in recording.calls if call.part == model.part}
+    if layers != set(range(model.layers)):
+        given = f"{len(layers)} of {model.layers} layers"
+    else:
+        few = [call for call in recording.calls if call.part == model.part and len(call.head_numbers) < model.heads]
+        if not few:
+            return
+        given = f"{len(few[0].head_numbers)} of {model.heads} heads in layer {few[0].layer}"
+    raise InputError(
+        "the recording",
+        expected="every layer and head, since the position is run again through all of them",
+        given=given,
+        way_out="Record the text again with all layers and heads; of the positions, the one asked about is enough.",
+    )
 
 
 def _row(call: Call, position: int) -> NDArray[np.bool_]:
@@ -262,10 +287,13 @@ class EachHead:
 
 
 def tensor(array: Array) -> Tensor:
-    """Return a view of what was recorded, which is read-only; torch warns of that, and nothing here writes."""
+    """Return a view of what was recorded, which is read-only; torch warns of that, and nothing here writes.
+
+    What a file holds in half precision is copied into single.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        return torch.from_numpy(array)
+        return torch.from_numpy(array).float()  # the same where it is that already
 
 
 class _CutAttention:

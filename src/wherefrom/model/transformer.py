@@ -122,7 +122,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return what the feed-forward adds to the residual stream, [B, T, M]; of a long text some rows at a time."""
         if x.shape[1] > ROWS_AT_ONCE:
-            return torch.cat([self._rows(x[:, at : at + ROWS_AT_ONCE]) for at in range(0, x.shape[1], ROWS_AT_ONCE)], dim=1)
+            starts = range(0, x.shape[1], ROWS_AT_ONCE)
+            return torch.cat([self._rows(x[:, start : start + ROWS_AT_ONCE]) for start in starts], dim=1)
         return self._rows(x)
 
     def _rows(self, x: Tensor) -> Tensor:

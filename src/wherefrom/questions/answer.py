@@ -67,7 +67,8 @@ class Answer:
         """Return the rows as a polars data frame."""
         import polars  # only who asks for a frame pays for it
 
-        return polars.DataFrame(self.rows, schema=[column.name for column in self.columns], orient="row")
+        names = [column.name for column in self.columns]  # kinds by all rows: the first hundred may hold no number
+        return polars.DataFrame(self.rows, schema=names, orient="row", infer_schema_length=None)
 
     def __str__(self) -> str:
         cells = [[c.name for c in self.columns], [c.unit for c in self.columns]]

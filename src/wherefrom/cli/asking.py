@@ -1,0 +1,307 @@
+"""Commands that ask a recording (floor 7): no model is loaded, and no torch; each is the Python verb of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+import wherefrom
+from wherefrom.cli.app import Command, Json, app
+from wherefrom.cli.files import MAPS, TABLES, check_file, write_answer, write_window
+from wherefrom.cli.printing import print_json, print_text, progress_bar
+from wherefrom.cli.ranges import Numbers
+from wherefrom.cli.recorded import Overwrite, Recorded
+from wherefrom.views.streams import output
+
+if TYPE_CHECKING:  # nothing heavy before the options are understood
+    from wherefrom.questions import Answer, Window
+    from wherefrom.recording import Recording
+
+SHOWN = 20
+"""Heads that are printed unless more are asked for: they fit on a screen."""
+Layer: TypeAlias = Annotated[int | None, typer.Option("--layer", help="This layer only (from 0).")]
+Head: TypeAlias = Annotated[int | None, typer.Option("--head", help="This head of each layer only (from 0).")]
+Kind: TypeAlias = Annotated[
+    Literal["self", "cross"],
+    typer.Option("--kind", help="With an encoder-decoder: cross, for what the decoder reads of the encoder's text."),
+]
+Part: TypeAlias = Annotated[
+    Literal["decoder", "encoder"] | None,
+    typer.Option("--part", help="Whose attention; that of the part that predicts unless given."),
+]
+Top: TypeAlias = Annotated[int, typer.Option("--top", min=1, help="How many rows; the rest is counted.")]
+Table: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Write the table into this file instead.", metavar="NAME.parquet|csv|json"),
+]
+
+
+@app.command(cls=Command)
+def heads(
+    recording: Recorded,
+    layer: Layer = None,
+    head: Head = None,
+    part: Part = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help='Sort by this column, the largest first; with a "-" before its name the smallest.'),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help='Only heads of which this holds: "induction>0.3". May be given several times.'),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="How many rows; 20 when they are printed, else all unless given.")
+    ] = None,
+    out: Table = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Show what every head reads, and find the heads of a kind.
+
+    Columns: layer, head, entropy and effective (how widely a head reads), largest, then the shares of a row: first
+    (on position 0), self, previous, duplicate (on earlier tokens of the same kind) and induction (on what followed
+    them); largest_score, and distance. From one exact pass over all weights, which is kept in the recording's folder.
+
+    A figure says where weights lie in this text; it does not say what a head is for.
+
+    \b
+    Induction heads, heads that rest on the first token (attention sinks),
+    heads that read the token before, and heads that read one token only:
+      wherefrom heads book.wherefrom --sort induction --where "induction>0.3"
+      wherefrom heads book.wherefrom --sort first --where "first>0.9"
+      wherefrom heads book.wherefrom --sort previous
+      wherefrom heads book.wherefrom --sort -entropy
+
+    \b
+    Examples:
+      wherefrom heads book.wherefrom --layer 5
+      wherefrom heads book.wherefrom --where "first<0.5" --where "distance>100"
+      wherefrom heads book.wherefrom --out heads.parquet
+    """
+    check_file(out, TABLES, overwrite=overwrite)
+    opened = wherefrom.open_recording(recording)
+    most = SHOWN if top is None and out is None and not as_json else top
+    with _progress("scanning", quiet=as_json) as told:
+        answer = wherefrom.heads(
+            opened, layer=layer, head=head, part=part, sort=sort, where=where or (), top=most, progress=told
+        )
+    _give(answer, out, overwrite=overwrite, as_json=as_json)
+
+
+@app.command(cls=Command)
+def sources(
+    recording: Recorded,
+    destination: Annotated[
+        int | None, typer.Argument(metavar="[DESTINATION]", help="The position that reads; the last unless given.")
+    ] = None,
+    layer: Layer = None,
+    head: Head = None,
+    kind: Kind = "self",
+    part: Part = None,
+    top: Top = 10,
+    out: Table = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """List which sources a position reads most.
+
+    The mean of its weights over all heads, or over those asked for; beside it the one head in which each
+    is largest. A weight says how values were mixed, not what mattered: for that, trace the text.
+
+    \b
+    Examples:
+      wherefrom sources italy.wherefrom
+      wherefrom sources italy.wherefrom 4 --layer 12 --head 3 --top 20
+      wherefrom sources translated.wherefrom 7 --kind cross
+    """
+    check_file(out, TABLES, overwrite=overwrite)
+    opened = wherefrom.open_recording(recording)
+    answer = wherefrom.sources(opened, destination, layer=layer, head=head, kind=kind, part=part, top=top)
+    _give(answer, out, overwrite=overwrite, as_json=as_json)
+
+
+@app.command(cls=Command)
+def readers(
+    recording: Recorded,
+    source: Annotated[int, typer.Argument(metavar="SOURCE", help="The position that is read.")],
+    layer: Layer = None,
+    head: Head = None,
+    kind: Kind = "self",
+    part: Part = None,
+    top: Top = 10,
+    out: Table = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """List which positions read a source most.
+
+    Each reader's weight on it, the mean over all heads, or over those asked for. The weights of different
+    readers are shares of different rows: they do not sum to one.
+
+    \b
+    Examples:
+      wherefrom readers italy.wherefrom 3
+      wherefrom readers italy.wherefrom 3 --layer 12 --top 20
+    """
+    check_file(out, TABLES, overwrite=overwrite)
+    opened = wherefrom.open_recording(recording)
+    answer = wherefrom.readers(opened, source, layer=layer, head=head, kind=kind, part=part, top=top)
+    _give(answer, out, overwrite=overwrite, as_json=as_json)
+
+
+@app.command(cls=Command)
+def received(
+    recording: Recorded,
+    layer: Layer = None,
+    head: Head = None,
+    kind: Kind = "self",
+    part: Part = None,
+    threshold: Annotated[float, typer.Option(help="The weight from which a destination counts as a reader.")] = 0.05,
+    top: Top = 10,
+    out: Table = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """List which sources receive most attention in all.
+
+    The weights that all destinations give a source, added up: what policies for a key/value cache rank sources
+    by. Then in how many destinations it has a reader, and the last of them.
+
+    \b
+    Examples:
+      wherefrom received book.wherefrom --top 20
+      wherefrom received book.wherefrom --layer 12 --threshold 0.2
+    """
+    check_file(out, TABLES, overwrite=overwrite)
+    opened = wherefrom.open_recording(recording)
+    with _progress("scanning", quiet=as_json) as told:
+        answer = wherefrom.received(
+            opened, layer=layer, head=head, kind=kind, part=part, threshold=threshold, top=top, progress=told
+        )
+    _give(answer, out, overwrite=overwrite, as_json=as_json)
+
+
+@app.command(cls=Command)
+def weights(
+    recording: Recorded,
+    layer: Annotated[int, typer.Option("--layer", help="Of this layer (from 0).")],
+    head: Annotated[int, typer.Option("--head", help="Of this head (from 0).")],
+    destinations: Annotated[
+        str | None, typer.Option(help='The rows, such as "0:20", without 20; all unless given.', metavar="RANGE")
+    ] = None,
+    sources: Annotated[
+        str | None, typer.Option(help="The columns, likewise; all unless given.", metavar="RANGE")
+    ] = None,
+    kind: Kind = "self",
+    part: Part = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the weights into this file instead.", metavar="NAME.npy|csv|json"),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Print a window of one head's weights.
+
+    Rows are destinations, columns sources, both from 0. A window that is too large for a screen is shown by its
+    corners; --out and --json have all of it. A destination that may read nothing has no row: a dash when
+    printed, null in JSON, an empty cell in CSV, NaN in the array of an .npy file.
+
+    \b
+    Examples:
+      wherefrom weights italy.wherefrom --layer 12 --head 3
+      wherefrom weights book.wherefrom --layer 12 --head 3 \\
+          --destinations 900:920 --sources 0:20
+      wherefrom weights book.wherefrom --layer 12 --head 3 --out map.npy
+    """
+    check_file(out, MAPS, overwrite=overwrite)
+    asked = {
+        name: None if text is None else Numbers.of(f"--{name}", text)
+        for name, text in (("destinations", destinations), ("sources", sources))
+    }
+    opened = wherefrom.open_recording(recording)
+    sides = dict(zip(asked, opened.read_by(kind, part), strict=True))
+    ranges = {
+        name: None if numbers is None else numbers.window(name[:-1], len(sides[name]))
+        for name, numbers in asked.items()
+    }
+    window = wherefrom.weights(opened, layer=layer, head=head, kind=kind, part=part, **ranges)
+    _give_window(window, opened, out, overwrite=overwrite, as_json=as_json)
+
+
+@app.command(cls=Command)
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="Folder of a recording.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="Folder of another.")],
+    layer: Layer = None,
+    top: Top = 10,
+    out: Table = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """List in which heads two recordings differ most.
+
+    One text in two models, or twice in one, is compared weight by weight: the share of a row that would have to
+    move. Of two texts in one model the figures of every head are compared (see: wherefrom heads --help).
+
+    \b
+    Examples:
+      wherefrom diff before.wherefrom after.wherefrom
+      wherefrom diff english.wherefrom french.wherefrom --layer 12 --top 20
+    """
+    check_file(out, TABLES, overwrite=overwrite)
+    one, other = wherefrom.open_recording(first), wherefrom.open_recording(second)
+    with _progress("comparing", quiet=as_json) as told:
+        answer = wherefrom.diff(one, other, layer=layer, top=top, progress=told)
+    _give(answer, out, overwrite=overwrite, as_json=as_json)
+
+
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield what a verb tells its progress; None where nobody waits at a terminal."""
+    with progress_bar(quiet=quiet) as bar:
+        yield None if bar is None else lambda done, total: bar(what, done, total)
+
+
+def _give(answer: Answer, out: Path | None, *, overwrite: bool, as_json: bool) -> None:
+    """Write an answer into a file, print it for programs, or print it."""
+    if out is not None:
+        write_answer(answer, out, overwrite=overwrite)
+    if as_json:
+        print_json(answer.to_json())
+    elif out is not None:
+        rows = f"{len(answer):,} row{'s' * (len(answer) != 1)}"
+        _say_written(out, f"{rows} of {len(answer.columns)} columns")
+    else:
+        from wherefrom.views.answers import answer_lines, print_lines
+
+        with output():
+            print_lines(lambda width: answer_lines(answer, width=width))
+
+
+def _give_window(window: Window, recording: Recording, out: Path | None, *, overwrite: bool, as_json: bool) -> None:
+    """Write a window into a file, print it for programs, or print it."""
+    if out is not None:
+        write_window(window, out, overwrite=overwrite)
+    if as_json:
+        print_json(window.to_json())
+    elif out is not None:
+        _say_written(out, f"{len(window.destinations):,} destinations x {len(window.sources):,} sources")
+    else:
+        from wherefrom.views.answers import print_lines
+        from wherefrom.views.windows import window_lines
+
+        read_by = recording.read_by(window.kind, window.part)
+        with output():
+            print_lines(lambda width: window_lines(window, *read_by, width=width))
+
+
+def _say_written(out: Path, what: str) -> None:
+    from wherefrom.readable import printable
+
+    print_text(f"written: {printable(str(out))}, {what}")

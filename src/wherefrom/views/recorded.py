@@ -1,0 +1,367 @@
+"""What a recording's folder holds (floor 6): said without loading q, k, v or anything else that grows with the model.
+
+It takes a recording that was opened and gives its facts as plain values, and those as lines. What is read of the calls'
+files is their self-checks and the numbers of the destinations that were kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from wherefrom.checks import check_index
+from wherefrom.readable import printable, readable
+from wherefrom.recording import Call, Prediction, Recording
+from wherefrom.recording.layout import FORMATS, MANIFEST, PREDICTIONS, SCANS, TOKENS, CallFacts, Manifest, read_manifest
+from wherefrom.spans import Tokens
+from wherefrom.views.answers import WIDTH, flowing
+from wherefrom.views.cells import count, fitted, percent, quoted
+from wherefrom.views.cost import size
+
+NAME = 13
+"""Cells of a fact's name and the blank behind it."""
+EXCERPT = 60
+"""Characters of a text's beginning and of its end."""
+PARTS = ("q", "k", "v", "lse", "output", "bias", "sinks")
+MASKS = ("padding", "explicit")
+TOKEN = 40
+"""Cells of a token's label at most."""
+RANGES = 8
+"""So many ranges of what is kept are listed, then counted."""
+
+
+def recording_facts(recording: Recording) -> dict[str, Any]:
+    """Return what a recording is, as what `json.dumps` takes.
+
+    Args:
+        recording: from `wherefrom.open_recording`.
+
+    Raises:
+        RecordingError: its folder is not as it was when it was opened.
+    """
+    assert recording.path is not None, "it was opened from a folder"
+    manifest = read_manifest(recording.path)
+    source = recording.source
+    return {
+        "path": str(recording.path),
+        "written_by": manifest.written_by,
+        "model": asdict(recording.model),
+        "tokens": len(recording),
+        "text": _excerpt(recording.tokens.text),
+        "source_tokens": None if source is None else len(source),
+        "source_text": None if source is None else _excerpt(source.text),
+        "written_from": recording.written_from,
+        "seconds": recording.seconds,
+        "calls": [_kind(calls, manifest) for calls in _alike(recording.calls)],
+        "bytes": _sizes(manifest, recording.path),
+        "checks": checks_of(recording),
+        "stored": stored_of(recording),
+        "predictions": _predictions(recording),
+        "scans": _scans(recording.path, manifest),
+        "units": {"bytes": "bytes", "log_probability": "nats", "seconds": "wall clock", "positions": "from 0"},
+    }
+
+
+def checks_of(recording: Recording) -> dict[str, Any]:
+    """Return how many calls checked themselves, and the largest error that was found, None where nothing was."""
+    found = [max(c.sum_error, c.output_error) for call in recording.calls for c in call.checks]
+    calls = sum(bool(call.checks) for call in recording.calls)
+    return {"calls": calls, "of": len(recording.calls), "largest_error": max(found, default=None)}
+
+
+def stored_of(recording: Recording) -> dict[str, Any] | None:
+    """Return what rounding did to the weights in any call; None where nothing was rounded."""
+    stored = [call.stored for call in recording.calls if call.stored is not None]
+    if not stored:
+        return None
+    return {
+        "format": stored[0].format,
+        "calls": len(stored),
+        "weight_error": max(one.weight_error for one in stored),
+        "sum_error": max(one.sum_error for one in stored),
+    }
+
+
+def _excerpt(text: str) -> dict[str, Any]:
+    """Return a text's beginning and its end; all of it as its beginning where it is short."""
+    short = len(text) <= 2 * EXCERPT
+    return {
+        "characters": len(text),
+        "begins": text if short else text[:EXCERPT],
+        "ends": "" if short else text[-EXCERPT:],
+    }
+
+
+def _alike(calls: Sequence[Call]) -> list[list[Call]]:
+    """Return the calls in groups of one part and kind, in their order."""
+    groups: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        groups.setdefault((call.part, call.kind), []).append(call)
+    return list(groups.values())
+
+
+def _kind(calls: Sequence[Call], manifest: Manifest) -> dict[str, Any]:
+    """Return what is kept of the calls of one part and kind; of heads and positions, what the first of them keeps.
+
+    `alike`: whether the others keep the same heads and as many positions, as those of one pass do.
+    """
+    first = calls[0]
+    facts = [facts for facts in manifest.calls if (facts.part, facts.kind) == (first.part, first.kind)]
+    of_layers = manifest.model.layers_of(first.part)
+    tensors = [manifest.files[one.file].tensors for one in facts]
+    formats = {name: key for key, name in FORMATS.items()}
+    return {
+        "part": first.part,
+        "kind": first.kind,
+        "layers": [call.layer for call in calls],
+        "of_layers": of_layers,
+        "heads": list(first.head_numbers),
+        "of_heads": manifest.model.heads,
+        "positions": "all" if first.all_rows else [int(row) for row in first.rows],
+        "of_positions": first.destinations,
+        "alike": len({(call.head_numbers, call.shapes["q"][1]) for call in calls}) == 1,
+        "formats": sorted({formats[one["q"].dtype] for one in tensors}),
+        "output": all("output" in one for one in tensors),
+        "kernels": list(dict.fromkeys(one.kernel for one in facts)),
+        "masks": list(dict.fromkeys(_mask(one, names) for one, names in zip(facts, tensors, strict=True))),
+    }
+
+
+def _mask(facts: CallFacts, names: Mapping[str, Any]) -> str:
+    """Return a call's mask in words, and whatever else there is beside q . k; the arrays are not looked at."""
+    said = ["causal" if facts.causal else "bidirectional"]
+    if facts.window is not None:
+        said.append(f"window of {count(facts.window, 'key')}")
+    if facts.offset:
+        said.append(f"from position {facts.offset} on")
+    said += [f"{name} mask" for name in MASKS if name in names]
+    if facts.softcap is not None:
+        said.append(f"softcap {facts.softcap:g}")
+    said += [word for name, word in (("bias", "a bias on scores"), ("sinks", "sinks")) if name in names]
+    return ", ".join(said)
+
+
+def _sizes(manifest: Manifest, folder: Path) -> dict[str, int]:
+    """Return the bytes of a recording by part; scans are beside it and not in the sum."""
+    found = dict.fromkeys(PARTS, 0)
+    for call in manifest.calls:
+        for name, spec in manifest.files[call.file].tensors.items():
+            if name in found:
+                found[name] += spec.bytes
+    found["tokens"], found["predictions"] = (manifest.files[name].bytes for name in (TOKENS, PREDICTIONS))
+    total = (folder / MANIFEST).stat().st_size + sum(file.bytes for file in manifest.files.values())
+    return {name: size for name, size in found.items() if size} | {"rest": total - sum(found.values()), "total": total}
+
+
+def _predictions(recording: Recording) -> dict[str, Any]:
+    kept = recording.predictions
+    return {"kept": len(kept), "last": _prediction(kept[-1], recording.tokens) if kept else None}
+
+
+def _prediction(prediction: Prediction, tokens: Tokens) -> dict[str, Any]:
+    """Return a prediction; the label of a token is known only if the text has that token somewhere."""
+    ids = tokens.ids
+    likeliest = [
+        {"id": number, "label": tokens[ids.index(number)].label if number in ids else None, "log_probability": value}
+        for number, value in zip(prediction.ids, prediction.log_probabilities, strict=True)
+    ]
+    return {"position": prediction.position, "likeliest": likeliest}
+
+
+def _scans(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return how many calls have a scan that is kept, and their bytes."""
+    names = {Path(call.file).name for call in manifest.calls}
+    try:
+        kept = [file.stat().st_size for file in (folder / SCANS).iterdir() if file.name in names]
+    except OSError:
+        kept = []
+    return {"calls": len(kept), "bytes": sum(kept)}
+
+
+def token_facts(recording: Recording, positions: range) -> list[dict[str, Any]]:
+    """Return some tokens with their positions, ids and labels, and whether the model wrote them.
+
+    Raises:
+        InputError: a position beyond the text.
+    """
+    check_index("position", positions.stop - 1, len(recording))
+    start = len(recording) if recording.written_from is None else recording.written_from
+    return [
+        {"position": token.position, "id": token.id, "label": token.label, "written": token.position >= start}
+        for token in recording.tokens[positions.start : positions.stop]
+    ]
+
+
+def info_lines(facts: Mapping[str, Any], *, width: int = WIDTH) -> Iterator[Text]:
+    """Yield the facts of a recording line by line; what was verified, and tokens, where they are among them.
+
+    Args:
+        facts: from `recording_facts`; "verified" and "listed" (from `token_facts`) beside them, or None.
+        width: cells of a line.
+    """
+    title = f"{facts['model']['name']} · {_length(facts)}, {size(facts['bytes']['total'])}"
+    yield from flowing(title, width, style="bold")
+    yield from _facts(_named(facts), width)
+    if facts["listed"] is not None:
+        yield Text()
+        yield from _tokens(facts["listed"], width)
+
+
+def forecast_lines(bytes_needed: int, free: int, counted: str, *, width: int = WIDTH) -> Iterator[Text]:
+    """Yield what is said before a recording is made.
+
+    Args:
+        bytes_needed: as forecast.
+        free: bytes that are free where it will be.
+        counted: its tokens, in words.
+        width: cells of a line.
+    """
+    yield from _facts([("forecast", f"{size(bytes_needed)} for {counted}; {size(free)} free")], width)
+
+
+def made_lines(facts: Mapping[str, Any], *, width: int = WIDTH) -> Iterator[Text]:
+    """Yield what is said of a recording that was just written.
+
+    Args:
+        facts: from `recording_facts`.
+        width: cells of a line.
+    """
+    calls = count(facts["checks"]["of"], "call")
+    length = f"{size(facts['bytes']['total'])}, {_length(facts)}, {calls}"
+    said = [("written", facts["path"]), ("", f"{length}, recorded in {facts['seconds']:.2f} s")]
+    if facts["written_from"] is not None:
+        said.append(("given", _given(facts["written_from"], facts["tokens"])))
+    said.append(("self-checks", _checks(facts["checks"])))
+    if facts["stored"] is not None:
+        said.append(("rounding", _rounding(facts["stored"])))
+    yield from _facts(said, width)
+
+
+def _length(facts: Mapping[str, Any]) -> str:
+    return f"{facts['tokens']:,} token{'s' * (facts['tokens'] != 1)}"
+
+
+def _facts(named: Iterable[tuple[str, str]], width: int) -> Iterator[Text]:
+    for label, value in named:
+        first, *more = flowing(value, width, first=f"{label:<{NAME}}", indent=" " * NAME)
+        first.stylize("dim", 0, NAME)
+        yield from (first, *more)
+
+
+def _named(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "path", facts["path"]
+    yield "written by", f"wherefrom {facts['written_by']}"
+    yield "text", _quoted_excerpt(facts["text"])
+    if facts["source_text"] is not None:
+        yield "encoder read", f"{facts['source_tokens']:,} tokens: {_quoted_excerpt(facts['source_text'])}"
+    yield "given", _given(facts["written_from"], facts["tokens"])
+    yield "model", _model(facts["model"])
+    for kind in facts["calls"]:
+        cross = "cross-attention" if kind["kind"] == "cross" else "self-attention"
+        yield "kept", f"{cross} of the {kind['part']}: {_kept(kind)}"
+        yield "", f"{' and '.join(kind['formats'])}; mask: {'; or '.join(kind['masks'])}"
+    yield "size", ", ".join(f"{part} {size(number)}" for part, number in facts["bytes"].items() if part != "total")
+    yield "predictions", _said(facts["predictions"])
+    kernels = dict.fromkeys(name for kind in facts["calls"] for name in kind["kernels"])
+    yield "kernel", f"{', '.join(kernels) or 'none'}; the pass took {facts['seconds']:.2f} s"
+    yield "self-checks", _checks(facts["checks"])
+    if facts["stored"] is not None:
+        yield "rounding", _rounding(facts["stored"])
+    scans = facts["scans"]
+    beside = f", {size(scans['bytes'])} beside the recording's own" if scans["calls"] else ""
+    verified = facts["verified"]
+    if verified is not None:
+        found = f"{count(verified['files'], 'file')}, {count(verified['arrays'], 'array')}, {size(verified['bytes'])}"
+        yield "verified", f"{found}: every byte is as it was written"
+    yield "scans", f"kept of {scans['calls']} of {count(facts['checks']['of'], 'call')}{beside}"
+
+
+def _checks(checks: Mapping[str, Any]) -> str:
+    of = f"{checks['calls']} of {count(checks['of'], 'call')} checked"
+    return of if checks["largest_error"] is None else f"{of}, largest error {checks['largest_error']:.0e}"
+
+
+def _rounding(stored: Mapping[str, Any]) -> str:
+    return (
+        f"q, k and v to {stored['format']}: in the rows looked at, weights changed by at most "
+        f"{stored['weight_error']:.1e}, and rows sum to one within {stored['sum_error']:.1e}"
+    )
+
+
+def _tokens(tokens: Sequence[Mapping[str, Any]], width: int) -> Iterator[Text]:
+    """Yield some tokens, a line each."""
+    most = max(1, min(TOKEN, width - 24))
+    labels = [fitted(quoted(printable(token["label"])), most, pad=False) for token in tokens]
+    cells = max(map(cell_len, [*labels, "token"]))
+    yield Text(f"{'at':>6}  {'token':<{cells}}  {'id':>6}", "dim")
+    for token, label in zip(tokens, labels, strict=True):
+        mark = "  written" if token["written"] else ""
+        yield Text(f"{token['position']:>6}  {fitted(label, cells)}  {token['id']:>6}{mark}")
+
+
+def _quoted_excerpt(text: Mapping[str, Any]) -> str:
+    begins, ends = (quoted(readable(text[part])) for part in ("begins", "ends"))
+    return f"{begins} ... {ends} ({text['characters']:,} characters)" if text["ends"] else begins
+
+
+def _given(written_from: int | None, tokens: int) -> str:
+    if written_from is None:
+        return "all of the text"
+    return (
+        f"positions 0 to {written_from - 1}; {written_from} to {tokens - 1} were written by the model, row t - 1 wrote "
+        "token t"
+    )
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    beside = f"{model['encoder_layers']} + " if model["encoder_layers"] else ""
+    shared = "" if model["kv_heads"] == model["heads"] else f" on {model['kv_heads']} of keys and values"
+    return (
+        f"{model['kind']}, {beside}{count(model['layers'], 'layer')} of {count(model['heads'], 'head')}{shared}, "
+        f"head size {model['head_size']}, context {model['context']:,}; fingerprint {model['fingerprint'][:16]}"
+    )
+
+
+def _kept(kind: Mapping[str, Any]) -> str:
+    said = [_some(kind[what], kind[f"of_{what}"], what[:-1]) for what in ("layers", "heads", "positions")]
+    said.append("output projections" if kind["output"] else "no output projections")
+    return ", ".join(said) + ("" if kind["alike"] else f" (in layer {kind['layers'][0]}; other layers keep others)")
+
+
+def _some(numbers: str | Sequence[int], of: int, what: str) -> str:
+    """Return which of some numbers are kept, as ranges are typed: without their end."""
+    if numbers == "all" or len(numbers) == of:
+        return f"all {of:,} {what}s" if of != 1 else f"its one {what}"
+    pieces = ranges([int(number) for number in numbers])
+    more = f" and {len(pieces) - RANGES} ranges more" if len(pieces) > RANGES else ""
+    return f"{what}{'s' * (len(numbers) != 1)} {','.join(pieces[:RANGES])}{more} of {of:,}"
+
+
+def ranges(numbers: Sequence[int]) -> list[str]:
+    """Return ascending numbers as "0:3", "5": a range's end is not in it."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1][1] = number + 1
+        else:
+            runs.append([number, number + 1])
+    return [str(start) if end == start + 1 else f"{start}:{end}" for start, end in runs]
+
+
+def _said(predictions: Mapping[str, Any]) -> str:
+    last = predictions["last"]
+    if last is None:
+        return "none kept"
+    likeliest = ", ".join(map(_likely, last["likeliest"]))
+    return f"{predictions['kept']:,} kept; the last, at position {last['position']}: {likeliest}"
+
+
+def _likely(one: Mapping[str, Any]) -> str:
+    name = f"id {one['id']}" if one["label"] is None else quoted(one["label"])
+    return f"{name} {percent(math.exp(one['log_probability']))}"
