@@ -34,6 +34,7 @@ from wherefrom.recording import (
 from wherefrom.tokens import Tokens
 
 ROWS_AT_ONCE = 256
+EVERYTHING = Keep()
 
 
 def facts_of(model: LanguageModel) -> ModelFacts:
@@ -92,15 +93,13 @@ def to_file(
         RecordingError: a call failed its check, or the file cannot be written; nothing of it is left.
     """
     model, start = asked.model, time.perf_counter()
-    size = forecast_file_bytes(
-        facts_of(model),
+    size = file_bytes(
+        model,
         len(asked.tokens),
-        source_tokens=0 if asked.source is None else len(asked.source),
-        layers=keep.layers,
-        heads=keep.heads,
-        positions=keep.positions,
-        item_size=4 if store is None else 2,
-        output_width=model.config.width if output else None,
+        sources=0 if asked.source is None else len(asked.source),
+        keep=keep,
+        store=store,
+        output=output,
         predictions=len(asked.positions),
         text_bytes=sum(len(text.text.encode()) for text in (asked.tokens, asked.source) if text is not None),
     )
@@ -117,6 +116,32 @@ def to_file(
         kept = asked.run(Stream(file.add, keep=keep, output=projection, on_call=on_call))
         file.finish(predictions=kept, written_from=None, seconds=time.perf_counter() - start)
     return open_recording(path)
+
+
+def file_bytes(
+    model: LanguageModel,
+    tokens: int,
+    *,
+    sources: int = 0,
+    keep: Keep = EVERYTHING,
+    store: str | None = None,
+    output: bool = True,
+    predictions: int = 1,
+    text_bytes: int | None = None,
+) -> int:
+    """Return how many bytes a recording of this model in a file will have, within a few hundredths; nothing runs."""
+    return forecast_file_bytes(
+        facts_of(model),
+        tokens,
+        source_tokens=sources,
+        layers=keep.layers,
+        heads=keep.heads,
+        positions=keep.positions,
+        item_size=4 if store is None else 2,
+        output_width=model.config.width if output else None,
+        predictions=predictions,
+        text_bytes=text_bytes,
+    )
 
 
 def save_with_output(

@@ -100,7 +100,7 @@ def record(
         _check_place(out, overwrite=overwrite)
     loaded = wherefrom.load(model, context=context, say=say)
     asked = _Asked.of(loaded, prompt, written, generate, chosen)
-    size = asked.forecast(predictions, 4 if store is None else 2, None if no_output else loaded.config.width)
+    size = asked.forecast(predictions, store, output=not no_output)
     free = shutil.disk_usage(out.resolve().parent).free
     if not as_json:
         _print_forecast(size, free, asked.counted)
@@ -216,20 +216,21 @@ class _Asked:
         own = f"{'at most ' * bool(self.more)}{self.length:,} token{'s' * (self.length != 1)}"
         return own if self.written is None else f"{own}, {len(self.text):,} of the encoder's"
 
-    def forecast(self, predictions: str, item_size: int, output_width: int | None) -> int:
+    def forecast(self, predictions: str, store: str | None, *, output: bool) -> int:
         """Return how many bytes the recording will have, within a few hundredths."""
-        from wherefrom.capture.passes import facts_of
+        from wherefrom.capture.passes import file_bytes
+        from wherefrom.capture.streaming import Keep
 
         texts = [text for text in (self.text, self.written) if text is not None]
-        return wherefrom.forecast_file_bytes(
-            facts_of(self.model),
+        return file_bytes(
+            self.model,
             self.length,
-            source_tokens=0 if self.written is None else len(self.text),
-            item_size=item_size,
-            output_width=output_width,
+            sources=0 if self.written is None else len(self.text),
+            keep=Keep(**self.kept),
+            store=store,
+            output=output,
             predictions=self.length if predictions == "all" else 1 + self.more,
             text_bytes=None if self.more else sum(len(text.text.encode()) for text in texts),
-            **self.kept,
         )
 
 

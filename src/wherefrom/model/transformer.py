@@ -30,8 +30,7 @@ from wherefrom.model.positions import Rotary, rotate, sinusoids
 
 ANYTHING = Mask.bidirectional()
 ROWS_AT_ONCE = 4096
-"""Positions whose feed-forward is computed together: its inner width is the widest thing in a pass, and a long text's
-would outgrow all else."""
+"""Positions whose feed-forward is computed together: that of a long text would outgrow all else in memory."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +120,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the feed-forward adds to the residual stream, [B, T, M]; of a long text some rows at a time."""
-        if x.shape[1] > ROWS_AT_ONCE:
-            starts = range(0, x.shape[1], ROWS_AT_ONCE)
-            return torch.cat([self._rows(x[:, start : start + ROWS_AT_ONCE]) for start in starts], dim=1)
-        return self._rows(x)
+        if x.shape[1] <= ROWS_AT_ONCE:
+            return self._rows(x)
+        return torch.cat([self._rows(rows) for rows in torch.split(x, ROWS_AT_ONCE, dim=1)], dim=1)
 
     def _rows(self, x: Tensor) -> Tensor:
         up = self.up(x)

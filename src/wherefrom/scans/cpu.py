@@ -110,7 +110,7 @@ def threads_here() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_threads(plan: Plan, todo: list[tuple[int, range]], threads: int) -> Generator[Sums]:
+def in_threads(plan: Plan, todo: list[tuple[int, range]], threads: int) -> Generator[Sums, None, None]:
     """Yield the sums of every job in the order of the jobs, which any number of threads leaves as it is."""
     if threads == 1:
         yield from (run(plan, job) for job in todo)
