@@ -84,8 +84,8 @@ def facts_of(**others: object) -> ModelFacts:
 def plain(by: float = 1.0) -> Recording:
     """A decoder of two layers, its predictions with and without a next token; q, k and v times a number."""
     predictions = (
-        Prediction(3, (7, 14), (-0.25, -1.5), 28, -3.125),
-        Prediction(6, (0, 7), (-0.5, float("-inf"))),
+        Prediction(3, (7, 14), (-0.25, -1.5), 28, -3.125, ("b", "ü")),
+        Prediction(6, (0, 7), (-0.5, float("-inf")), labels=("", "b")),
     )
     calls = (checked(exact_call(Mask(), by=by)), exact_call(Mask(window=3), by=by, layer=1))
     return Recording(facts_of(), tokens_of(*"abcdefg"), calls, predictions, 4, 0.125)

@@ -351,6 +351,12 @@ def test_a_call_that_may_read_nothing_has_no_error_to_measure(tmp_path: Path) ->
 # Its size -------------------------------------------------------------------------------------------------------------
 
 
+def predicted(row: int, *, last: bool) -> Prediction:
+    """The prediction of five tokens, most of them those that the row before predicts."""
+    ids = tuple(range(row, row + 5))
+    return Prediction(row, ids, (-1.0,) * 5, *((None, None) if last else (1, -2.0)), tuple(f"{n:>5}" for n in ids))
+
+
 @pytest.mark.parametrize("store", [None, "float16"])
 @pytest.mark.parametrize("keep", ["all", "some"])
 @pytest.mark.parametrize("pair", [False, True])
@@ -372,7 +378,7 @@ def test_the_size_is_known_before(pair: bool, keep: str, store: str | None, tmp_
         facts,
         tokens_of(*["five "] * T),
         tuple(call(layer, *kind) for kind in kinds for layer in range(2)),
-        tuple(Prediction(row, (1, 2, 3, 4, 5), (-1.0,) * 5, *((1, -2.0) if row < T - 1 else ())) for row in range(T)),
+        tuple(predicted(row, last=row == T - 1) for row in range(T)),
         None,
         0.5,
         tokens_of(*["five "] * S) if pair else None,

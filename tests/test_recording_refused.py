@@ -169,6 +169,14 @@ UNFIT: dict[str, tuple[Recording, str]] = {
         replace(plain(), predictions=(Prediction(1, (1,), (-1.0,)), Prediction(2, (1, 2), (-1.0, -2.0)))),
         "the predictions: expected as many ids as log-probabilities in each, the same number",
     ),
+    "labels of some": (
+        replace(plain(), predictions=(Prediction(1, (1,), (-1.0,), labels=("a",)), Prediction(2, (1,), (-1.0,)))),
+        "the labels of the predictions: expected a label for every id or for none",
+    ),
+    "two labels of one": (
+        replace(plain(), predictions=(Prediction(1, (1, 1), (-1.0, -2.0), labels=("a", "b")),)),
+        "the labels of the predictions: expected a label for every id or for none",
+    ),
     "a next token alone": (
         replace(plain(), predictions=(Prediction(1, (), (), 5),)),
         "the predictions: expected as many ids",

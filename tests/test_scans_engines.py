@@ -197,6 +197,7 @@ def test_counts_of_permitted_pairs_are_those_of_the_map(case, block):
     assert np.broadcast_to(counts, (heads, *counts.shape[-2:])).tolist() == grown.reshape(shape).sum((2, 4)).tolist()
 
 
+@settings(deadline=None)
 @given(st.booleans(), st.sampled_from([None, 1, 3, 50]), st.integers(0, 9), st.integers(1, 9), st.integers(1, 12))
 def test_reach_is_that_of_every_row(causal, window, offset, rows, columns):
     mask = Mask(causal, window, offset)

@@ -26,6 +26,14 @@ def both(model: wherefrom.LanguageModel, tmp_path: Path, **how: object) -> tuple
     return memory, wherefrom.record(model, TEXT, to=tmp_path / "x.wherefrom", **written, **how)
 
 
+def test_predicted_tokens_are_named(tmp_path: Path) -> None:
+    model = small_model("llama")
+    for recording in both(model, tmp_path):
+        (kept,) = recording.predictions
+        assert kept.labels == tuple(model.tokenizer.label(number) for number in kept.ids)
+        assert len(kept.labels) == 5
+
+
 def assert_same_facts(one: Recording, other: Recording) -> None:
     for name in ("model", "predictions", "written_from"):
         assert getattr(one, name) == getattr(other, name)

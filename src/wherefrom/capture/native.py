@@ -169,7 +169,7 @@ def record_generation(
             break
     last = model.transformer(torch.tensor([[written[-1].id]]), attention=recorder, cache=opened.cache)[0]  # 1 N
     tokens = model.tokenizer.tokens_of([*first.ids, *(step.id for step in written)])
-    kept, calls = predictions_of_steps(written, last, tokens.ids), recorder.calls()
+    kept, calls = predictions_of_steps(written, last, tokens.ids, model.tokenizer.label), recorder.calls()
     seconds = time.perf_counter() - start
     recording = Recording(facts_of(model), tokens, calls, kept, len(first), seconds, source)
     if to is None:

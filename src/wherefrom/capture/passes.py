@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,10 @@ class Pass:
         x = transformer.stream(torch.tensor([self.tokens.ids]), attention=attention, memory=memory)[0]  # T M
         came = self.tokens.ids if self.model.config.causal else ()
         kept: list[Prediction] = []
+        label = cache(self.model.tokenizer.label)
         for first in range(0, len(self.positions), ROWS_AT_ONCE):
             rows = list(self.positions[first : first + ROWS_AT_ONCE])
-            kept += predictions_of(transformer.logits(x[rows]), rows, came)
+            kept += predictions_of(transformer.logits(x[rows]), rows, came, label)
         return tuple(kept)
 
 

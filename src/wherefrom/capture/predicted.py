@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,19 +11,22 @@ from torch import Tensor
 from wherefrom.model.generate import Step
 from wherefrom.recording import Prediction
 
+Label: TypeAlias = Callable[[int], str]
 KEPT_PREDICTIONS = 5
 
 
-def predictions_of_steps(written: Sequence[Step], last: Tensor, ids: Sequence[int]) -> tuple[Prediction, ...]:
+def predictions_of_steps(
+    written: Sequence[Step], last: Tensor, ids: Sequence[int], label: Label
+) -> tuple[Prediction, ...]:
     """Return the predictions of a generation: what each step chose among, and `last` [1, N] after the last token."""
     kept: list[Prediction] = []
     for step in written:
-        kept += predictions_of(step.logits[None], [step.position - 1], ids)
-    return (*kept, *predictions_of(last, [len(ids) - 1], ids))
+        kept += predictions_of(step.logits[None], [step.position - 1], ids, label)
+    return (*kept, *predictions_of(last, [len(ids) - 1], ids, label))
 
 
-def predictions_of(logits: Tensor, positions: Iterable[int], ids: Sequence[int]) -> list[Prediction]:
-    """Return the predictions of logits [R, N], one a position."""
+def predictions_of(logits: Tensor, positions: Iterable[int], ids: Sequence[int], label: Label) -> list[Prediction]:
+    """Return the predictions of logits [R, N], one a position; `label` says what a person sees of a token."""
     normalizer = torch.logsumexp(logits.float(), dim=-1)  # R
     best, best_ids = torch.topk(logits, min(KEPT_PREDICTIONS, logits.shape[-1]), dim=-1)  # R 5
     kept = []
@@ -35,6 +39,7 @@ def predictions_of(logits: Tensor, positions: Iterable[int], ids: Sequence[int])
                 log_probabilities=tuple((best[row].float() - normalizer[row]).tolist()),
                 next_id=after,
                 next_log_probability=None if after is None else float(logits[row, after].float() - normalizer[row]),
+                labels=tuple(map(label, best_ids[row].tolist())),
             )
         )
     return kept

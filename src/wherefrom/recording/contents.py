@@ -222,6 +222,7 @@ class Prediction:
         log_probabilities: their natural log-probabilities, over the whole vocabulary.
         next_id: the token that really came next, None at the end of the text, and in an encoder.
         next_log_probability: its log-probability.
+        labels: what a person sees of each of `ids`; empty where that was not kept.
     """
 
     position: int
@@ -229,6 +230,7 @@ class Prediction:
     log_probabilities: tuple[float, ...]
     next_id: int | None = None
     next_log_probability: float | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

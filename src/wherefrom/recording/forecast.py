@@ -68,13 +68,20 @@ def forecast_file_bytes(
     letters = LETTERS * tokens if text_bytes is None else text_bytes
     files = {
         TOKENS: _tokens(tokens, letters, source_tokens if model.kind == "encoder-decoder" else None),
-        PREDICTIONS: _specs(OF_PREDICTIONS, {"P": predictions, "K": PREDICTED, "N": max(predictions - 1, 0)}),
+        PREDICTIONS: _specs(OF_PREDICTIONS, _predicted(predictions)),
     }
     calls = list(keep.calls(tokens, source_tokens))
     files |= {call.file: specs for call, specs in calls}
     listed = {name: FileFacts(size_of(specs), specs) for name, specs in files.items()}
     manifest = Manifest("0.0.0", model, None, LONG, tuple(call for call, _ in calls), listed)
     return len(manifest.to_bytes()) + sum(file.bytes for file in listed.values())
+
+
+def _predicted(predictions: int) -> dict[str, int]:
+    """Return the sizes of the predictions' arrays; how many different tokens are predicted is a guess."""
+    distinct = PREDICTED * predictions if predictions < 20 else predictions
+    sizes = {"P": predictions, "K": PREDICTED, "N": max(predictions - 1, 0)}
+    return {**sizes, "D": distinct, "L": LETTERS * distinct}
 
 
 @dataclass(frozen=True)

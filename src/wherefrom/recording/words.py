@@ -93,6 +93,12 @@ class StoredPredictions(Lazy[Prediction]):
         """The positions that predict, [P]."""
         return self._arrays["positions"]
 
+    @cached_property
+    def _labels(self) -> dict[int, str]:
+        of = self._arrays
+        ids, labels, ends = of["label.ids"].tolist(), of["labels"], of["labels.ends"]
+        return {number: _part(labels, ends, place).decode() for place, number in enumerate(ids)}
+
     def __len__(self) -> int:
         return len(self.positions)
 
@@ -107,6 +113,7 @@ class StoredPredictions(Lazy[Prediction]):
             log_probabilities=tuple(of["log_probabilities"][place].tolist()),
             next_id=int(of["next.ids"][at]) if known else None,
             next_log_probability=float(of["next.log_probabilities"][at]) if known else None,
+            labels=tuple(self._labels[number] for number in of["ids"][place].tolist()) if self._labels else (),
         )
 
 
@@ -149,17 +156,9 @@ def tokens_of_arrays(path: Path, arrays: Mapping[str, Array], prefix: str = "") 
     """
     of = {name: arrays[prefix + name] for name in ("ids", "spans", "data", "labels", "text")}
     ends = {name: arrays[f"{prefix}{name}.ends"] for name in ("data", "labels")}
-    text, labels = (_text(path, prefix + name, of[name]) for name in ("text", "labels"))
-    del labels  # made again for each token; all of them together were UTF-8
-    for name, each in ends.items():
-        last = int(each[-1]) if len(each) else 0
-        if last != len(of[name]) or (np.diff(each, prepend=0) < 0).any():
-            expected = f"ends that ascend to the {len(of[name])} bytes of {prefix}{name}"
-            broken(path, f"{prefix}{name}.ends in {TOKENS}", expected=expected, given="others", file=TOKENS)
-    inside = ends["labels"][ends["labels"] < len(of["labels"])]
-    if ((of["labels"][inside] & 0xC0) == 0x80).any():  # where a label would begin, a character goes on
-        expected, given = "ends between characters", "one inside a character"
-        broken(path, f"{prefix}labels.ends in {TOKENS}", expected=expected, given=given, file=TOKENS)
+    text = _text(path, f"{prefix}text in {TOKENS}", of["text"], TOKENS)
+    _check_ends(path, f"{prefix}data", of["data"], ends["data"], TOKENS)
+    _check_labels(path, f"{prefix}labels", of["labels"], ends["labels"], TOKENS)
     start, end = of["spans"].T
     if (of["ids"] < 0).any() or (start < 0).any() or (start > end).any() or (end > len(text)).any():
         expected = f"ids from 0, and spans within the text's {len(text)} characters"
@@ -172,7 +171,8 @@ def predictions_as_arrays(path: Path, predictions: Sequence[Prediction]) -> dict
     """Return the arrays of predictions, by their names in a file.
 
     Raises:
-        RecordingError: predictions of different lengths, or a next token without its log-probability.
+        RecordingError: predictions of different lengths, a next token without its log-probability, or labels of some
+            ids and not of others.
     """
     items = tuple(predictions)
     widths = {len(values) for item in items for values in (item.ids, item.log_probabilities)}
@@ -182,15 +182,32 @@ def predictions_as_arrays(path: Path, predictions: Sequence[Prediction]) -> dict
         given = f"{', '.join(map(str, sorted(widths)))} ids" if len(widths) > 1 else f"{alone[0]}"[:100]
         broken(path, "the predictions", expected=expected, given=given, way_out=TAKE_APART)
     width = widths.pop() if widths else 0
+    labels = _labels_of(path, items)
+    data = [_utf8(path, f"the label of the token id {number}", label) for number, label in labels.items()]
     after = [place for place, item in enumerate(items) if item.next_id is not None]
     return {
         "positions": _whole(path, "positions", [item.position for item in items]),
         "ids": _whole(path, "ids", [item.ids for item in items]).reshape(len(items), width),
         "log_probabilities": _doubles([item.log_probabilities for item in items]).reshape(len(items), width),
+        "label.ids": _whole(path, "label.ids", list(labels)),
+        "labels": _bytes(b"".join(data)),
+        "labels.ends": np.cumsum([len(label) for label in data], dtype=np.int64),
         "next.rows": np.array(after, dtype=np.int64),
         "next.ids": _whole(path, "next.ids", [items[place].next_id for place in after]),
         "next.log_probabilities": _doubles([items[place].next_log_probability for place in after]),
     }
+
+
+def _labels_of(path: Path, items: Sequence[Prediction]) -> dict[int, str]:
+    """Return the label of every id that is predicted, ids ascending; none where predictions have none."""
+    labels: dict[int, str] = {}
+    for item in items:
+        same = all(labels.setdefault(*pair) == pair[1] for pair in zip(item.ids, item.labels, strict=False))
+        if not same or len(item.labels) != (len(item.ids) if items[0].labels else 0):
+            expected = "a label for every id or for none, the same wherever the id is"
+            given = f"{item.labels!r}"[:100]
+            broken(path, "the labels of the predictions", expected=expected, given=given, way_out=TAKE_APART)
+    return dict(sorted(labels.items()))
 
 
 def predictions_of_arrays(path: Path, arrays: Mapping[str, Array], tokens: int) -> StoredPredictions:
@@ -207,7 +224,29 @@ def predictions_of_arrays(path: Path, arrays: Mapping[str, Array], tokens: int) 
     if not places or any((each < 0).any() for each in ids) or not all((each < np.inf).all() for each in logs):
         expected = f"positions of {tokens} tokens, each once; ids from 0; log-probabilities that are numbers"
         broken(path, f"the numbers in {PREDICTIONS}", expected=expected, given="others", file=PREDICTIONS)
+    _check_labels(path, "labels", arrays["labels"], arrays["labels.ends"], PREDICTIONS)
+    known = arrays["label.ids"]
+    if len(known) and not ((np.diff(known) > 0).all() and np.isin(arrays["ids"], known).all()):
+        expected = "ascending ids, all that are predicted among them, or none"
+        broken(path, f"label.ids in {PREDICTIONS}", expected=expected, given="others", file=PREDICTIONS)
     return StoredPredictions(arrays)
+
+
+def _check_ends(path: Path, name: str, data: Array, ends: Ints, file: str) -> None:
+    last = int(ends[-1]) if len(ends) else 0
+    if last != len(data) or (np.diff(ends, prepend=0) < 0).any():
+        expected = f"ends that ascend to the {len(data)} bytes of {name}"
+        broken(path, f"{name}.ends in {file}", expected=expected, given="others", file=file)
+
+
+def _check_labels(path: Path, name: str, data: Array, ends: Ints, file: str) -> None:
+    """Refuse labels that are not UTF-8 one by one; they are made when they are asked for."""
+    _text(path, f"{name} in {file}", data, file)
+    _check_ends(path, name, data, ends, file)
+    inside = ends[ends < len(data)]
+    if ((data[inside] & 0xC0) == 0x80).any():  # where a label would begin, a character goes on
+        expected, given = "ends between characters", "one inside a character"
+        broken(path, f"{name}.ends in {file}", expected=expected, given=given, file=file)
 
 
 def _within(numbers: Array, size: int) -> bool:
@@ -237,10 +276,8 @@ def _utf8(path: Path, what: str, text: str) -> bytes:
         broken(path, what, expected="text that UTF-8 can hold", given=given, way_out=TAKE_APART)
 
 
-def _text(path: Path, name: str, data: Array) -> str:
+def _text(path: Path, what: str, data: Array, file: str) -> str:
     try:
         return data.tobytes().decode()
     except UnicodeDecodeError as error:
-        broken(
-            path, f"{name} in {TOKENS}", expected="UTF-8", given=f"{error.reason} at byte {error.start}", file=TOKENS
-        )
+        broken(path, what, expected="UTF-8", given=f"{error.reason} at byte {error.start}", file=file)

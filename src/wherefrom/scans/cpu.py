@@ -191,7 +191,7 @@ def run(plan: Plan, job: tuple[int, range]) -> Sums:
     strips = [slice(start, min(start + plan.strip, rows.stop)) for start in starts]
     ends = [(int(limits[0, strip].min()), int(limits[1, strip].max())) for strip in strips]
     low, high = min(first for first, _ in ends), max(stop for _, stop in ends)
-    for column in range(low - low % WIDTH, high, WIDTH):  # from a multiple, where a block of the zoom begins
+    for column in range(low, high, WIDTH):
         keys = np.asarray(k[column : column + WIDTH], np.float32)  # C D, in cache for all strips
         for strip, (first, stop) in zip(strips, ends, strict=True):
             columns = slice(column, min(column + WIDTH, stop))

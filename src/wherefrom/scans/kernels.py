@@ -1,9 +1,8 @@
 """The loops of the scan on a processor (floor 2), compiled by numba when they are first called.
 
 `read` takes a tile, float32 [R, C]: R destinations of one head by C sources, and lets every statistic that is wanted
-look at it. Row r may read the columns low[r] <= c < high[r]; what lies beside is never looked at. Scores and
-log-sum-exps come in units of log 2, since 2^x is cheaper than e^x. Sums are float32 within a tile's row or column, some
-hundred numbers, and float64 beyond.
+look at it. Row r may read the columns low[r] <= c < high[r]; what lies beside is never looked at. Logarithms come in
+units of log 2, since 2^x is cheaper than e^x. Sums are float32 within a tile's row or column and float64 beyond.
 
 Why the loops run at eight numbers at once: those with `sums` may be regrouped (`reassoc`), which the compiler needs
 for adding by lanes; all numbers are finite (what is not permitted scores `FORBIDDEN`), so that a maximum is one
@@ -35,9 +34,18 @@ LANES = 32
 DENSE = 8
 """Where one earlier position in as many holds the destination's token, all are compared, not looked up one by one."""
 
-compiled = njit(cache=True, nogil=True)
-sums = njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan", "contract"})
-exact = njit(cache=True, nogil=True, fastmath={"contract"})
+
+def _kept() -> bool:
+    """Return whether there is anywhere to keep compiled code; where not, each process compiles again."""
+    try:
+        return njit(cache=True)(lambda: None) is not None
+    except RuntimeError:
+        return False
+
+
+compiled = njit(cache=_kept(), nogil=True)
+sums = njit(cache=_kept(), nogil=True, fastmath={"reassoc", "nsz", "nnan", "contract"})
+exact = njit(cache=_kept(), nogil=True, fastmath={"contract"})
 
 
 @intrinsic
@@ -250,14 +258,8 @@ def _sum_where(a, codes, code):
 @compiled
 def _look_up(x, positions, at, end, begin, low, high):
     """Return the sum of x at positions[at] - begin and on, from low to before high, and the place where that ends."""
-    if at < end and positions[at] - begin < low:  # a window has moved on: go to the first position within, by halving
-        beyond = end
-        while at < beyond:
-            middle = (at + beyond) // 2
-            if positions[middle] - begin < low:
-                at = middle + 1
-            else:
-                beyond = middle
+    if at < end and positions[at] - begin < low:  # a window has moved on: go to the first position within
+        at += np.searchsorted(positions[at:end], begin + low)
     total = 0.0
     while at < end and positions[at] - begin < high:
         total += x[positions[at] - begin]
@@ -394,5 +396,4 @@ def read(x, row, column, offset, limits, lse, room, rows, columns, threshold, sa
     if counts.size:
         _find_readers(x, low, high, seen[0], threshold, row, counts[0, across], counts[1, across])
     if received.size or largest.size:
-        into = received[across] if received.size else received
-        _fill_columns(x, low, high, work, row, column, into, block, largest, total)
+        _fill_columns(x, low, high, work, row, column, received[across], block, largest, total)

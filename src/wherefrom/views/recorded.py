@@ -165,10 +165,12 @@ def _predictions(recording: Recording) -> dict[str, Any]:
 
 
 def _prediction(prediction: Prediction, tokens: Tokens) -> dict[str, Any]:
-    """Return a prediction; the label of a token is known only if the text has that token somewhere."""
+    """Return a prediction; without labels of its own, that of a token is known only if the text has it somewhere."""
     ids = tokens.ids
+    known = dict(zip(prediction.ids, prediction.labels, strict=False))
+    known = known or {number: tokens[ids.index(number)].label for number in prediction.ids if number in ids}
     likeliest = [
-        {"id": number, "label": tokens[ids.index(number)].label if number in ids else None, "log_probability": value}
+        {"id": number, "label": known.get(number), "log_probability": value}
         for number, value in zip(prediction.ids, prediction.log_probabilities, strict=True)
     ]
     return {"position": prediction.position, "likeliest": likeliest}
