@@ -1,7 +1,6 @@
 """The fast engines against the reference: every statistic, any shape, any mask, any split, within float32's bound."""
 
 import contextlib
-import threading
 from unittest import mock
 
 import numpy as np
@@ -205,42 +204,33 @@ def test_reach_is_that_of_every_row(causal, window, offset, rows, columns):
     assert np.stack(reach(mask, rows, columns)).tolist() == [[r.start for r in ranges], [r.stop for r in ranges]]
 
 
-def blas_threads():
-    return [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
+@pytest.fixture
+def threads_of_products():
+    """How many threads numpy's products have, asked again by each call; two to begin with."""
+    with threadpool_limits(2, "blas"):
+        yield lambda: {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
-def test_products_have_one_thread_while_a_scan_runs_and_as_many_as_before_after_it():
-    before, case, within = blas_threads(), made(rows=20), []
-    run = cpu.run
+def test_products_have_one_thread_while_a_scan_runs_and_as_many_as_before_after_it(threads_of_products):
+    case, within, run = made(rows=20), [], cpu.run
 
     def watched(*parts):
-        within.extend(blas_threads())
+        within.append(threads_of_products())
         return run(*parts)
 
     for threads in (1, 2):
         with mock.patch.object(cpu, "run", watched):
             scan(case.attention, ("entropy",), engine="cpu", threads=threads)
-        assert blas_threads() == before
-    assert len(within) == 4 * len(before)
-    assert set(within) <= {1}
-
-
-def test_scans_at_once_leave_the_threads_as_they_were():
-    before, case = blas_threads(), made(rows=20)
-    first = threading.Thread(target=lambda: scan(case.attention, ("entropy",), engine="cpu"))
-    with threadpool_limits(1, "blas"):
-        first.start()
-        first.join()
-        assert set(blas_threads()) <= {1}
-    assert blas_threads() == before
+        assert threads_of_products() == {2}
+    assert within == [{1}] * 4  # two heads, a job each
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_in_a_job_ends_the_scan_and_frees_the_threads(threads):
-    before, case = blas_threads(), made(rows=20)
+def test_an_error_in_a_job_ends_the_scan_and_frees_the_threads(threads, threads_of_products):
+    case = made(rows=20)
     with mock.patch.object(cpu, "read", side_effect=MemoryError), pytest.raises(MemoryError):
         scan(case.attention, ("entropy",), engine="cpu", threads=threads)
-    assert blas_threads() == before
+    assert threads_of_products() == {2}
 
 
 def test_tensors_are_scanned_where_they_are_and_bfloat16_is_what_it_is():

@@ -8,15 +8,19 @@ named.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Cell, Column
 from wherefrom.questions.asked import exactness_of
-from wherefrom.questions.exact import window_of_weights
+from wherefrom.questions.exact import window_in_single
 from wherefrom.questions.figures import heads
 from wherefrom.questions.scanned import Progress, calls_in_scope, require_all_rows
 from wherefrom.recording import Call, Recording, check_recording
@@ -109,11 +113,14 @@ def _of_weights(
     progress: Progress | None,
 ) -> Answer:
     rows: list[tuple[Cell, ...]] = []
-    for done, (one, other) in enumerate(pairs):
-        shared = sorted(set(one.head_numbers) & set(other.head_numbers))
-        rows += [(one.layer, head, *_distance(first, one, other, head)) for head in shared]
-        if progress is not None:
-            progress(done + 1, len(pairs))
+    # a head a thread: threads within the small products of a strip would wait for one another
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:  # type: ignore[no-untyped-call]
+        for done, (one, other) in enumerate(pairs):
+            shared = sorted(set(one.head_numbers) & set(other.head_numbers))
+            found = pool.map(partial(_distance, first, one, other), shared)
+            rows += [(one.layer, head, *distance) for head, distance in zip(shared, found, strict=True)]
+            if progress is not None:
+                progress(done + 1, len(pairs))
     rows.sort(key=lambda row: -1.0 if row[2] is None else -float(row[2]))
     return Answer(
         question=f"In which heads do {_named(first, second)} weight the same {len(first):,} tokens most differently?",
@@ -137,9 +144,10 @@ def _distance(recording: Recording, one: Call, other: Call, head: int) -> tuple[
     distances = np.full(one.destinations, np.nan)  # NaN where one of the two may read nothing
     for start in range(0, one.destinations, STRIP):
         rows = range(start, min(start + STRIP, one.destinations))
-        own = window_of_weights(one, head, rows, range(rows.stop if one.mask.causal else one.sources))
-        others = window_of_weights(other, head, rows, range(own.shape[1]))
-        distances[rows.start : rows.stop] = 0.5 * np.abs(own - others).sum(axis=1).filled(np.nan)
+        read = range(rows.stop if one.mask.causal and other.mask.causal else one.sources)
+        apart = np.ma.getdata(window_in_single(one, head, rows, read))  # NaN where a destination may read nothing
+        apart -= np.ma.getdata(window_in_single(other, head, rows, read))
+        distances[rows.start : rows.stop] = 0.5 * np.abs(apart, out=apart).sum(axis=1, dtype=np.float64)
     if np.isnan(distances).all():
         return None, None, None, None
     at = int(np.nanargmax(distances))
