@@ -175,8 +175,4 @@ def _far(model: wherefrom.LanguageModel) -> Tokens:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["longest"]:
-        for line in longest():
-            print(f"| {line.what} | {line.figure} | {line.bound} | {'yes' if line.holds else 'NO'} | {line.checked} |")
-    else:
-        print(json.dumps(_long(*sys.argv[1:3])))
+    print(json.dumps(_long(*sys.argv[1:3])))

@@ -71,6 +71,40 @@ def test_two_texts_are_compared_by_their_figures():
     assert len(diff(one, other, layer=1)) == 6
 
 
+def test_a_wide_mask_in_one_of_them():
+    draw = {"length": 200, "heads": 2, "kv_heads": 1}
+    one, other = random_call(Mask(), **draw), random_call(Mask.bidirectional(), **draw)
+    every = range(200)
+    for pair in ((one, other), (other, one)):
+        for row in diff(*(recording_of(call, letters="x" * 200) for call in pair)):
+            own, theirs = (window_of_weights(call, row["head"], every, every) for call in pair)
+            assert row["moved"] == pytest.approx(float(0.5 * np.abs(own - theirs).sum(axis=1).mean()), abs=2e-6)
+
+
+def test_a_sink_is_one_of_the_sources():
+    sinks = [np.array([value], np.float32) for value in (0.0, 3.0)]
+    one, other = (call_of(np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), sinks=each) for each in sinks)
+    (row,) = diff(*(recording_of(call) for call in (one, other)))
+    assert row["moved"] == pytest.approx(1 / 2 - 1 / (1 + np.exp(3)), abs=1e-6)  # all that moves goes to the sink
+
+
+def test_what_an_encoder_read_is_a_text_too():
+    model = small_model("marian")
+    one, other = record(model, "abcabc"), record(model, "xyzzy wq")
+    assert "the figures of two texts" in diff(one, other).question
+    assert "of the encoder of marian" in diff(one, other, part="encoder").question
+    assert "of cross-attention" in diff(one, record(model, "abcabc"), kind="cross").question
+    with pytest.raises(InputError, match="got two texts, through cross-attention"):
+        diff(one, other, kind="cross")
+
+
+def test_a_model_that_may_read_further_is_the_same_model():
+    model = small_model("llama")
+    one, other = record(model, "a text"), record(model, "another text")
+    longer = replace(other, model=replace(other.model, context=9000))
+    assert diff(one, longer).rows == diff(one, other).rows
+
+
 def small(*calls, **others):
     return replace(recording_of(*calls), **others)
 
@@ -81,13 +115,13 @@ WRONG = [
     (
         lambda: diff(small(CALL), small(random_call(Mask(), heads=2))),
         "the two recordings: expected of models with as many layers and heads, so that each head has its counterpart, "
-        "got 1 layers of 6 heads (decoder) and 1 layers of 2 heads (decoder).",
+        "got 1 layers of 6 heads and 1 layers of 2 heads.",
     ),
     (
         lambda: diff(
             small(CALL), replace(recording_of(CALL, letters="gfedcba"), model=replace(small(CALL).model, name="other"))
         ),
-        "the two recordings: expected one text in two models, or two texts in one model, got two texts",
+        "the two recordings: expected one text in two models, or two texts in one model, in self-attention, got two",
     ),
     (lambda: diff(small(CALL), small(CALL), layer=1), "the layer: expected a whole number from 0 to 0, got 1"),
     (lambda: diff(small(CALL), small(CALL), top=0), "top: expected a whole number from 1 up, got 0"),
@@ -100,7 +134,7 @@ WRONG = [
             replace(small(CALL, replace(CALL, layer=1)), calls=(CALL,)),
             replace(small(CALL, replace(CALL, layer=1)), calls=(replace(CALL, layer=1),)),
         ),
-        "the two recordings: expected a layer that both hold, got layers 0 and 1",
+        "the two recordings: expected a layer, and a head of it, that both hold, got layers 0 and 1",
     ),
 ]
 

@@ -1,10 +1,12 @@
 """Weights of any call against the double-precision page: softcaps, biases, sinks, kept parts, long rows, no mask."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from by_hand import MASKS, keeping, random_call, recording_of
-from wherefrom import InputError, Scope, attend, readers, sources, weights
+from wherefrom import InputError, Scope, attend, readers, received, sources, weights
 from wherefrom.attention import Mask
 from wherefrom.questions import column_of_weights, heads, row_of_weights, window_of_weights
 from wherefrom.questions.exact import LARGE, SHORT, WORTH
@@ -126,8 +128,6 @@ def test_what_was_not_kept_is_refused(ask, sentence):
 def partial():
     """Layers 0 and 3 of a model of 4, with some heads and destinations of the second."""
     whole = recording_of(random_call(Mask()), *(random_call(Mask(), layer=layer) for layer in (1, 2, 3)))
-    from dataclasses import replace
-
     return replace(whole, calls=(whole.calls[0], keeping(whole.calls[3], [1, 4], [0, 6])))
 
 
@@ -148,7 +148,10 @@ def test_answers_of_a_part_say_so():
         (lambda r: sources(r, 6, head=0), "the head: expected one of those that the recording keeps of layer 3, 1, 4"),
         (lambda r: sources(r, 2), "the destination: expected one of those that the recording keeps of layer 3, 0, 6"),
         (lambda r: readers(r, 2), "the recording: expected every destination, since the question is about all of them"),
-        (lambda r: weights(r, layer=3, head=1), "the destination: expected one of those that the recording keeps"),
+        (
+            lambda r: weights(r, layer=3, head=1),
+            "the range of destinations: expected some of those that the recording",
+        ),
         (lambda r: heads(r, layer=3), "the recording: expected every destination"),
         (lambda r: Scope((2,)).describe(r), "the layer: expected one of 0, 3, got 2."),
     ],
@@ -160,10 +163,39 @@ def test_a_question_about_what_is_not_there_says_what_is(ask, sentence):
 
 
 def test_rounded_numbers_say_so():
-    from dataclasses import replace
-
     call = replace(random_call(Mask()), stored=Stored("float16", (0, 6), 3e-4, 1e-3))
     said = "recomputed from q and k that the file holds in float16"
     assert sources(recording_of(call)).exactness.startswith(said)
     assert "at most 3.0e-04" in weights(recording_of(call), layer=0, head=0).exactness
     assert heads(recording_of(call)).exactness.startswith(said)
+
+
+def test_a_window_of_what_was_kept():
+    part = recording_of(keeping(random_call(Mask()), [1, 4], [6]))
+    found = weights(part, layer=0, head=4)
+    assert (found.destinations, found.sources) == (range(6, 7), range(7))
+    assert found.left_out.tolist() == [0.0]
+
+
+def test_the_share_of_a_sink_is_not_beside_the_window():
+    call = random_call(Mask(), **ALSO["sinks"])
+    assert weights(recording_of(call), layer=0, head=2).left_out.tolist() == [0.0] * 7
+    half = weights(recording_of(call), layer=0, head=2, sources=range(3))
+    beside = window_of_weights(call, 2, range(7), range(3, 7)).sum(axis=1)
+    assert float(np.abs(half.left_out - beside).max()) < NEAR
+    assert half.left_out.tolist()[:3] == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda r: sources(r, 6), lambda r: readers(r, 0), lambda r: received(r), lambda r: weights(r, layer=0, head=0)],
+)
+def test_a_call_that_begins_later_is_refused_by_name(ask):
+    later = random_call(Mask(offset=4))
+    short = replace(later, q=later.q[:, :3], lse=later.lse[:, :3])
+    with pytest.raises(InputError) as caught:
+        ask(recording_of(short, letters="abcdefg"))
+    assert str(caught.value).startswith(
+        "the call of layer 0: expected 7 destinations from position 0 on over 7 sources, those of the text, got 3 from "
+        "position 4 on over 7."
+    )

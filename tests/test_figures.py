@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wherefrom
-from by_hand import MASKS, call_of, random_call, recording_of
+from by_hand import MASKS, call_of, keeping, random_call, recording_of
 from wherefrom import InputError, Mask, attend
 from wherefrom.questions import heads
 from wherefrom.questions.figures import FIGURES, figures_of
@@ -315,7 +315,7 @@ def test_heads_by_a_figure_and_by_conditions():
     assert chosen(heads(recording, where=("self > 0.4", "layer<=0"))) == [(0, 1)]
     assert chosen(heads(recording, where=["duplicate>=0"])) == []  # which nobody has there
     assert heads(recording, where=["self>0.4"], top=1).left_out.startswith(
-        "Not listed: 1 more head. 2 of 3 heads meet self>0.4. Where no destination counts"
+        "Not listed: 1 more head. 2 of 3 heads meet self>0.4. Left out: 1 head of the model that the recording does not"
     )
     told = []
     heads(recording, progress=lambda done, total: told.append((done, total)))
@@ -406,3 +406,11 @@ def test_a_question_that_cannot_be_asked(question, sentence):
     recording = recording_of(random_call(Mask()), random_call(Mask(), layer=1))
     with pytest.raises(InputError, match=re.escape(sentence)):
         question(recording)
+
+
+def test_heads_that_were_not_kept_are_said():
+    whole = recording_of(random_call(MASKS["causal"]), random_call(MASKS["causal"], layer=1))
+    part = replace(whole, calls=(keeping(whole.calls[1], [1, 4], range(7)),))
+    assert heads(part).question == "What does every head read? the 2 heads that the recording keeps"
+    assert heads(part).left_out.startswith("Left out: 10 heads of the model that the recording does not keep.")
+    assert heads(part, layer=1).question == "What does every head read? the 2 heads of layer 1 that the recording keeps"

@@ -1,5 +1,6 @@
 """Scans of recordings: what is kept beside a file is used again only if it is of these arrays and as it was written."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -170,7 +171,9 @@ WRONG = [
     (lambda r: scan(r, 0, ["sharpness"]), "what is wanted: expected a name that a scan knows, got 'sharpness'"),
     (lambda r: scan(r, 0, []), "what is wanted: expected at least one name"),
     (lambda r: scan(r, 0, ["sink"]), 'a scan for "sink": expected a call with sink logits'),
-    (lambda r: scan(r, 0, ["readers"], threshold=0), "the threshold: expected a number above 0, got 0"),
+    (lambda r: scan(r, 0, ["readers"], threshold=0), "the threshold: expected a number above 0 and at most 1, got 0"),
+    (lambda r: scan(r, 0, None), "what is wanted: expected names of statistics, got None"),
+    (lambda r: scan(r, 0, ["readers"], threshold=2), "the threshold: expected a number above 0 and at most 1, got 2"),
     (lambda r: scan(r, 0, ["top"], top=0), "the number of strongest sources: expected a whole number from 1 up, got 0"),
     (lambda r: scan(r.calls, 0, ["top"]), "the recording: expected a Recording, got a value of type tuple"),
     (lambda r: received(r, top=0), "top: expected a whole number from 1 up, got 0"),
@@ -188,3 +191,49 @@ def test_a_scan_that_cannot_be_made(ask, sentence: str, file: Recording) -> None
         with pytest.raises(InputError, match=re.escape(sentence)):
             ask(file)
         scan(file, 0, ["entropy"])
+
+
+def test_what_was_kept_is_of_the_call_and_not_of_the_place(tmp_path: Path) -> None:
+    one, other = (recording_of(random_call(Mask(), seed=seed), letters="abcabca") for seed in (1, 2))
+    place = save_recording(one, tmp_path / "x.wherefrom")
+    old = wherefrom.open_recording(place)
+    wherefrom.sources(old)  # its arrays are loaded
+    save_recording(other, place, overwrite=True)
+    right = [np.array(scan(each, 0, ["received"])["received"]) for each in (one, other)]
+    assert np.abs(right[0] - right[1]).max() > 0.1
+    for _ in range(2):
+        for recording, expected in ((old, right[0]), (wherefrom.open_recording(place), right[1])):
+            assert np.abs(scan(recording, 0, ["received"])["received"] - expected).max() < 1e-12
+    windowed = replace(old, calls=(random_call(Mask(window=2), seed=1),))  # the path is still that of the file
+    assert np.abs(scan(windowed, 0, ["received"])["received"] - right[0]).max() > 0.1
+    assert np.abs(scan(wherefrom.open_recording(place), 0, ["received"])["received"] - right[1]).max() < 1e-12
+
+
+def test_a_damaged_threshold_is_seen(file: Recording) -> None:
+    scan(file, 0, ["readers"])
+    kept = file.path / "scans" / "decoder-self-000.safetensors"
+    assert b"0.05" in kept.read_bytes()
+    kept.write_bytes(kept.read_bytes().replace(b"0.05", b"0.15"))
+    expected = (weights_of(file, 0) >= 0.15).sum(axis=1)
+    assert np.array_equal(scan(file, 0, ["readers"], threshold=0.15)["readers"], expected)
+
+
+def test_a_disk_that_is_full_keeps_nothing(file: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert scan(file, 0, ["received"])["received"].shape == (6, 7)
+    assert list((file.path / "scans").iterdir()) == []
+
+
+def test_a_pipe_is_not_waited_for(file: Recording) -> None:
+    (file.path / "scans").mkdir()
+    os.mkfifo(file.path / "scans" / "decoder-self-000.safetensors")
+    assert scan(file, 0, ["received"])["received"].shape == (6, 7)
+
+
+def test_more_sources_than_there_are_take_no_room(file: Recording) -> None:
+    found = scan(file, 0, "top", top=10**9)
+    assert (found.strongest.ids.shape, found.top) == ((6, 7, 7), 7)
+    assert repr(found) == "Scan(top; 6 heads, 7 x 7 positions)"

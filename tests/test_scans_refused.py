@@ -50,7 +50,7 @@ def with_nan(array):
         ({"codes": np.zeros(4, int)}, r"codes: expected an array of numbers \[S\], 5"),
         ({"codes": np.zeros(5)}, "the codes: expected whole numbers, got float64"),
         ({"scale": np.nan}, "the scale and the softcap: expected finite numbers, got nan and None"),
-        ({"softcap": 0.0}, "the softcap: expected a number above 0, got 0.0"),
+        ({"softcap": 0.0}, "the softcap: expected a number above 0 and at most 1, got 0.0"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(changes, message):
@@ -97,8 +97,8 @@ def test_a_sink_is_not_asked_for_where_there_is_none():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold": 0}, "the threshold: expected a number above 0, got 0"),
-        ({"threshold": np.nan}, "the threshold: expected a number above 0, got nan"),
+        ({"threshold": 0}, "the threshold: expected a number above 0 and at most 1, got 0"),
+        ({"threshold": np.nan}, "the threshold: expected a number above 0 and at most 1, got nan"),
         ({"top": 0}, "the number of strongest sources: expected a whole number from 1 up, got 0"),
         ({"strip": 0}, "the strip: expected a whole number from 1 up, got 0"),
         ({"threads": 0}, "the number of threads: expected a whole number from 1 up, got 0"),

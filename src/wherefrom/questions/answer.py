@@ -94,7 +94,7 @@ class Window:
         values: [len(destinations), len(sources)], shares of a row; a source that is not permitted is exactly 0, the
             row of a destination that may read nothing is masked.
         exactness: how exact the numbers are.
-        left_out: for each row, the share that lies on sources outside the window.
+        left_out: for each row, the share that lies on sources outside the window; a sink's share is none of it.
         kind: "self" or "cross".
         part: "decoder" or "encoder".
     """

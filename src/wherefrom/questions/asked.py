@@ -17,9 +17,9 @@ from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights, window_of_weights
-from wherefrom.questions.scanned import require_all_rows
+from wherefrom.questions.scanned import require_all_rows, require_whole_text
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import Call, Recording, check_recording
+from wherefrom.recording import Call, Recording, check_recording, listed
 from wherefrom.tokens import Tokens
 
 EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
@@ -53,6 +53,8 @@ def sources(
     """
     recording = check_recording(recording)
     scope = checked_scope(recording, layer, head, kind, part)
+    for call, _ in scope.calls(recording):
+        require_whole_text(recording, call)
     readers, read = recording.read_by(kind, part)
     i = len(readers) - 1 if destination is None else check_index("position", destination, len(readers))
     token = readers[i].label
@@ -96,6 +98,7 @@ def readers(
     recording = check_recording(recording)
     scope = checked_scope(recording, layer, head, kind, part)
     for call, _ in scope.calls(recording):
+        require_whole_text(recording, call)
         require_all_rows(call)
     listed, read = recording.read_by(kind, part)
     j = check_index("position", source, len(read))
@@ -107,7 +110,7 @@ def readers(
         question=f'Who reads position {j} ("{token}")? {scope.describe(recording)}',
         listed="destination",
         meaning="this source's share of the destination's row",
-        rest="of a row in all",
+        rest="rows in all",
     )
 
 
@@ -127,7 +130,7 @@ def weights(
         recording: of any model.
         layer: from 0.
         head: from 0.
-        destinations: the rows, a range of step 1; all unless given.
+        destinations: the rows, a range of step 1; all that the recording keeps unless given.
         sources: the columns, a range of step 1; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
         part: "decoder" or "encoder"; the one that predicts unless given.
@@ -135,11 +138,15 @@ def weights(
     Raises:
         InputError: anything out of range, no range or an empty one, or more than 16.8 million cells.
     """
-    scope = checked_scope(check_recording(recording), layer, None, kind, part)
+    check_recording(recording)
+    layer = check_index("layer", layer, recording.model.layers_of(part or recording.model.part))
+    scope = checked_scope(recording, layer, None, kind, part)
     call = next(scope.calls(recording))[0]
+    if call.mask.offset:  # what is asked for by position has no place there
+        require_whole_text(recording, call)
     layer = call.layer
     head = call.head_numbers[call.place_of_head(head)]
-    rows = _range("destinations", destinations, call.destinations)
+    rows = _range("destinations", _kept_rows(call) if destinations is None else destinations, call.destinations)
     columns = _range("sources", sources, call.sources)
     if len(rows) * len(columns) > MOST_CELLS:
         raise InputError(
@@ -160,8 +167,41 @@ def weights(
         sources=columns,
         values=values,
         exactness=exactness_of([call]),
-        left_out=np.ma.MaskedArray(1.0 - values.sum(axis=1)),
+        left_out=_outside(call, head, rows, columns, values),
     )
+
+
+def _kept_rows(call: Call) -> range:
+    """Return all destinations that were kept, where that is a range."""
+    rows = call.rows
+    if len(rows) == rows[-1] - rows[0] + 1:
+        return range(int(rows[0]), int(rows[-1]) + 1)
+    raise InputError(
+        "the range of destinations",
+        expected=f"some of those that the recording keeps, {listed(rows)}",
+        given="none",
+        way_out="Give a range of them.",
+    )
+
+
+def _outside(call: Call, head: int, rows: range, columns: range, values: Masked) -> Masked:
+    """Return the share of each row on sources beside a window; exactly 0 where there is none that may be read."""
+    rest = np.maximum(1.0 - values.sum(axis=1) - sink_share(call, head, rows), 0.0)
+    for place, row in enumerate(rows):
+        reach = call.mask.reach(row, call.sources)
+        if columns.start <= reach.start and reach.stop <= columns.stop and rest[place] is not np.ma.masked:
+            rest[place] = 0.0
+    return np.ma.MaskedArray(rest)
+
+
+def sink_share(call: Call, head: int, rows: range) -> NDArray[np.float64] | float:
+    """Return the share of some rows that a sink takes, which is no source's."""
+    if call.sinks is None:
+        return 0.0
+    place, at = call.place_of_head(head), [call.place_of_row(row) for row in rows]
+    lse = call.lse[place, at].astype(np.float64)
+    share: NDArray[np.float64] = np.exp(float(call.sinks[place]) - np.where(np.isneginf(lse), np.inf, lse))
+    return share
 
 
 def exactness_of(calls: Sequence[Call]) -> str:

@@ -1,9 +1,9 @@
 """Two recordings side by side (floor 4): in which heads does attention differ most, and by how much?
 
 Of one text in two models every weight has its counterpart, and the difference of a head is exact: the share of a
-destination's row that would have to move, ½ Σ_j |a_ij - b_ij| (the total variation distance), mean over the
-destinations. Two texts have no such pairs; then the figures of a head are compared, and the one that differs most is
-named.
+destination's row that would have to move, ½ Σ_j |a_ij - b_ij| (the total variation distance; a sink is one of the j),
+mean over the destinations. Two texts have no such pairs; then the figures of a head are compared, and the one that
+differs most is named.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from wherefrom.checks import check_index, whole
+from wherefrom.checks import whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Cell, Column
-from wherefrom.questions.asked import exactness_of
+from wherefrom.questions.asked import checked_scope, exactness_of, sink_share
 from wherefrom.questions.exact import window_in_single
 from wherefrom.questions.figures import heads
-from wherefrom.questions.scanned import Progress, calls_in_scope, require_all_rows
+from wherefrom.questions.scanned import Progress, require_all_rows, require_whole_text
+from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_recording
+from wherefrom.tokens import Tokens
 
 STRIP = 128
 """Destinations whose rows are compared together: 128 x S weights of each recording."""
@@ -36,6 +39,8 @@ def diff(
     second: Recording,
     *,
     layer: int | None = None,
+    kind: str = "self",
+    part: str | None = None,
     top: int = 10,
     progress: Progress | None = None,
 ) -> Answer:
@@ -47,60 +52,72 @@ def diff(
         first: a recording.
         second: another, with as many layers and heads.
         layer: one layer only; all unless given.
+        kind: "self", or "cross" for what the decoder reads of the encoder's text, of the same texts only.
+        part: "decoder" or "encoder"; the one that predicts unless given.
         top: how many heads to return; the rest is left out.
         progress: told after each layer.
 
     Raises:
-        InputError: no recordings; models that differ in their layers or heads, two texts in two models, or the same
-            recording of both; a layer that is not in both; recordings without all destinations.
+        InputError: no recordings; models that differ in their layers or heads, or two texts in two models; a layer or
+            head that is not in both; recordings without all destinations.
     """
     first, second = check_recording(first), check_recording(second)
     most = whole("top", top, least=1, way_out="Say how many rows you want.")
-    if layer is not None:
-        layer = check_index("layer", layer, first.model.layers)
-    _require_comparable(first, second)
-    pairs = _pairs(first, second, layer)
-    if first.tokens.ids == second.tokens.ids:
-        return _of_weights(first, second, pairs, most, progress)
-    return _of_figures(first, second, layer, most)
+    scope = checked_scope(first, layer, None, kind, part)
+    _require_comparable(first, second, scope)
+    pairs = _pairs(first, second, scope)
+    if _texts(first, scope) == _texts(second, scope):
+        return _of_weights(first, second, scope, pairs, most, progress)
+    return _of_figures(first, second, scope, most)
 
 
-def _require_comparable(first: Recording, second: Recording) -> None:
-    sizes = [(r.model.layers, r.model.heads, r.model.part) for r in (first, second)]
+def _texts(recording: Recording, scope: Scope) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of every text that calls of a scope depend on."""
+    return tuple(text.ids for text in (recording.tokens, recording.source) if text is not None)
+
+
+def _require_comparable(first: Recording, second: Recording, scope: Scope) -> None:
+    sizes = [(r.model.layers, r.model.encoder_layers, r.model.heads, r.model.part) for r in (first, second)]
     if sizes[0] != sizes[1]:
         raise InputError(
             "the two recordings",
             expected="of models with as many layers and heads, so that each head has its counterpart",
-            given=" and ".join(f"{layers} layers of {heads} heads ({part})" for layers, heads, part in sizes),
+            given=" and ".join(f"{layers + beside} layers of {heads} heads" for layers, beside, heads, _ in sizes),
             way_out="Compare models of one shape; `wherefrom heads` shows the figures of each alone.",
         )
-    same_text, same_model = first.tokens.ids == second.tokens.ids, first.model == second.model
-    if not (same_text or same_model):
-        raise InputError(
-            "the two recordings",
-            expected="one text in two models, or two texts in one model",
-            given=f"two texts ({len(first):,} and {len(second):,} tokens) in two models "
-            f"({first.model.name} and {second.model.name})",
-            way_out="Record the same text with both, or both texts with one.",
-        )
+    if _texts(first, scope) == _texts(second, scope) or (_same_model(first, second) and scope.kind == "self"):
+        return
+    what = "two texts" if scope.kind == "self" else "two texts, through cross-attention"
+    raise InputError(
+        "the two recordings",
+        expected="one text in two models, or two texts in one model, in self-attention",
+        given=f"{what} ({len(first):,} and {len(second):,} tokens)"
+        + ("" if _same_model(first, second) else f" in two models ({first.model.name} and {second.model.name})"),
+        way_out="Record the same text with both, or both texts with one.",
+    )
 
 
-def _pairs(first: Recording, second: Recording, layer: int | None) -> list[tuple[Call, Call]]:
-    """Return the calls of self-attention that both have, layer by layer."""
-    part = first.model.part
-    own = calls_in_scope(first, layer, "self", part)
-    other = {call.layer: call for call in calls_in_scope(second, layer, "self", part)}
+def _same_model(first: Recording, second: Recording) -> bool:
+    """Whether one model made both, however far it was let read."""
+    return first.model == replace(second.model, context=first.model.context)
+
+
+def _pairs(first: Recording, second: Recording, scope: Scope) -> list[tuple[Call, Call]]:
+    """Return the calls that both have, layer by layer."""
+    own = [call for call, _ in scope.calls(first)]
+    other = {call.layer: call for call, _ in scope.calls(second)}
     pairs = [(call, other[call.layer]) for call in own if call.layer in other]
-    if not pairs:
+    if not any(set(one.head_numbers) & set(another.head_numbers) for one, another in pairs):
         held = ", ".join(str(call.layer) for call in own)
         raise InputError(
             "the two recordings",
-            expected="a layer that both hold",
-            given=f"layers {held} and {', '.join(map(str, other))}",
-            way_out="Record the same layers of both.",
+            expected="a layer, and a head of it, that both hold",
+            given=f"layers {held} and {', '.join(map(str, other))}" if not pairs else "none that is in both",
+            way_out="Record the same layers and heads of both.",
         )
-    for pair in pairs:
-        for call in pair:
+    for recording, calls in ((first, own), (second, other.values())):
+        for call in calls:
+            require_whole_text(recording, call)
             require_all_rows(call)
     return pairs
 
@@ -108,6 +125,7 @@ def _pairs(first: Recording, second: Recording, layer: int | None) -> list[tuple
 def _of_weights(
     first: Recording,
     second: Recording,
+    scope: Scope,
     pairs: Sequence[tuple[Call, Call]],
     top: int,
     progress: Progress | None,
@@ -117,13 +135,15 @@ def _of_weights(
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:  # type: ignore[no-untyped-call]
         for done, (one, other) in enumerate(pairs):
             shared = sorted(set(one.head_numbers) & set(other.head_numbers))
-            found = pool.map(partial(_distance, first, one, other), shared)
+            listed, _ = first.read_by(one.kind, one.part)
+            found = pool.map(partial(_distance, listed, one, other), shared)
             rows += [(one.layer, head, *distance) for head, distance in zip(shared, found, strict=True)]
             if progress is not None:
                 progress(done + 1, len(pairs))
     rows.sort(key=lambda row: -1.0 if row[2] is None else -float(row[2]))
     return Answer(
-        question=f"In which heads do {_named(first, second)} weight the same {len(first):,} tokens most differently?",
+        question=f"In which heads{scope.of(first.model)} do {_named(first, second)} weight the same {len(first):,} "
+        "tokens most differently?",
         columns=(
             Column("layer", "", "the layer, from 0"),
             Column("head", "", "the head, from 0"),
@@ -139,7 +159,7 @@ def _of_weights(
     )
 
 
-def _distance(recording: Recording, one: Call, other: Call, head: int) -> tuple[Cell, ...]:
+def _distance(listed: Tokens, one: Call, other: Call, head: int) -> tuple[Cell, ...]:
     """Return the mean and the largest total variation distance of a head's rows, and where that is."""
     distances = np.full(one.destinations, np.nan)  # NaN where one of the two may read nothing
     for start in range(0, one.destinations, STRIP):
@@ -147,22 +167,27 @@ def _distance(recording: Recording, one: Call, other: Call, head: int) -> tuple[
         read = range(rows.stop if one.mask.causal and other.mask.causal else one.sources)
         apart = np.ma.getdata(window_in_single(one, head, rows, read))  # NaN where a destination may read nothing
         apart -= np.ma.getdata(window_in_single(other, head, rows, read))
-        distances[rows.start : rows.stop] = 0.5 * np.abs(apart, out=apart).sum(axis=1, dtype=np.float64)
+        moved = np.abs(apart, out=apart).sum(axis=1, dtype=np.float64)
+        moved += np.abs(sink_share(one, head, rows) - sink_share(other, head, rows))
+        distances[rows.start : rows.stop] = 0.5 * moved
     if np.isnan(distances).all():
         return None, None, None, None
     at = int(np.nanargmax(distances))
-    return float(np.nanmean(distances)), float(distances[at]), at, recording.tokens[at].label
+    return float(np.nanmean(distances)), float(distances[at]), at, listed[at].label
 
 
-def _of_figures(first: Recording, second: Recording, layer: int | None, top: int) -> Answer:
+def _of_figures(first: Recording, second: Recording, scope: Scope, top: int) -> Answer:
+    layer = None if scope.layers is None else scope.layers[0]
     own, other = (
-        {(row["layer"], row["head"]): row for row in heads(recording, layer=layer)} for recording in (first, second)
+        {(row["layer"], row["head"]): row for row in heads(recording, layer=layer, part=scope.part)}
+        for recording in (first, second)
     )
+    sizes = [len(recording.read_by("self", scope.part)[0]) for recording in (first, second)]
     rows: list[tuple[Cell, ...]] = [(*at, *_largest_difference(own[at], other[at])) for at in own if at in other]
     rows.sort(key=lambda row: -1.0 if row[2] is None else -float(row[2]))
     return Answer(
-        question=f"In which heads of {first.model.name} do the figures of two texts, of {len(first):,} and "
-        f"{len(second):,} tokens, differ most?",
+        question=f"In which heads{scope.of(first.model)} of {first.model.name} do the figures of two texts, of "
+        f"{sizes[0]:,} and {sizes[1]:,} tokens, differ most?",
         columns=(
             Column("layer", "", "the layer, from 0"),
             Column("head", "", "the head, from 0"),
@@ -188,7 +213,7 @@ def _largest_difference(own: dict[str, Cell], other: dict[str, Cell]) -> tuple[C
 
 
 def _named(first: Recording, second: Recording) -> str:
-    if first.model == second.model:
+    if _same_model(first, second):
         return f"two recordings by {first.model.name}"
     return f"{first.model.name} and {second.model.name}"
 

@@ -159,9 +159,11 @@ def heads(
         empty += int(found[0].empty[list(places)].sum())
         if progress is not None:
             progress(done + 1, len(calls))
-    left_out = _left_out(empty, len(asked) - len(calls), any(None in row for row in rows))
+    missing = recording.model.heads * recording.model.layers_of(part) - sum(call.heads for call in asked)
+    unkept = missing if only_layer is only_head is None else 0
+    left_out = _left_out(empty, len(asked) - len(calls), any(None in row for row in rows), unkept)
     answer = Answer(
-        question=f"What does every head read? {_scope(len(calls), only_layer, only_head)}{_beside(recording, part)}",
+        question=f"What does every head read? {_asked(calls, only_layer, only_head, recording, part)}",
         columns=columns,
         rows=tuple(rows),
         exactness=exactness_of(calls),
@@ -309,6 +311,15 @@ def _beside(recording: Recording, part: str) -> str:
     return f" of the {part}" if part != recording.model.part else ""
 
 
+def _asked(calls: Sequence[Call], layer: int | None, head: int | None, recording: Recording, part: str) -> str:
+    """Return which heads there are rows of, in words."""
+    if head is None and any(call.heads < recording.model.heads for call in calls):
+        kept = sum(call.heads for call in calls)
+        of = f" of layer {layer}" if layer is not None else ""
+        return f"the {kept} head{'s' * (kept != 1)}{of} that the recording keeps{_beside(recording, part)}"
+    return _scope(len(calls), layer, head) + _beside(recording, part)
+
+
 def _scope(calls: int, layer: int | None, head: int | None) -> str:
     heads = "every head" if head is None else f"head {head}"
     if layer is not None:
@@ -316,8 +327,10 @@ def _scope(calls: int, layer: int | None, head: int | None) -> str:
     return f"{heads} of {'1 layer' if calls == 1 else f'each of {calls} layers'}"
 
 
-def _left_out(empty: int, calls: int, blank: bool) -> str:
+def _left_out(empty: int, calls: int, blank: bool, unkept: int) -> str:
     said = [NONE_LEFT_OUT]
+    if unkept > 0:
+        said = [f"Left out: {unkept} head{'s' * (unkept != 1)} of the model that the recording does not keep."]
     if calls:
         said = [f"Left out: {calls} call{'s' * (calls != 1)} in which not all of the text reads itself."]
     if empty:

@@ -12,7 +12,7 @@ import numpy as np
 from wherefrom.checks import whole
 from wherefrom.questions.answer import Answer, Column
 from wherefrom.questions.asked import checked_scope, exactness_of
-from wherefrom.questions.scanned import THRESHOLD, Progress, scans_of
+from wherefrom.questions.scanned import THRESHOLD, Progress, require_whole_text, scans_of
 from wherefrom.recording import Recording, check_recording
 
 ASKED = ("received", "readers", "last_reader")
@@ -48,6 +48,8 @@ def received(
     scope = checked_scope(recording, layer, head, kind, part)
     most = whole("top", top, least=1, way_out="Say how many rows you want.")
     calls = list(scope.calls(recording))
+    for call, _ in calls:
+        require_whole_text(recording, call)
     readers, read = recording.read_by(kind, part)
     total, largest = np.zeros(len(read)), np.full(len(read), -1.0)
     where, number = np.zeros((len(read), 2), np.int64), np.zeros(len(read), np.int64)

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from wherefrom.checks import check_index
-from wherefrom.errors import InputError, RecordingError
-from wherefrom.questions.scope import Scope
+from wherefrom.checks import check_items, whole
+from wherefrom.errors import InputError
 from wherefrom.recording import Array, Call, Recording, check_recording
-from wherefrom.recording.layout import SCANS, TOKENS, read_manifest
+from wherefrom.recording.layout import SCANS
 from wherefrom.scans import Attention, Scan
 from wherefrom.scans import scan as scan_attention
 
@@ -56,7 +57,7 @@ def scan(
     Args:
         recording: of any model.
         layer: from 0.
-        wanted: the names of the statistics, such as ("entropy", "received"); only those are computed.
+        wanted: the names of the statistics, such as ("entropy", "received"), or a single one; only those are computed.
         kind: "self" or "cross".
         part: "decoder" or "encoder"; the one that predicts unless given.
         threshold: the weight from which a destination counts as a reader of a source.
@@ -84,22 +85,27 @@ def scans_of(
     Raises:
         InputError: as `scan`.
     """
-    names = tuple(dict.fromkeys(wanted))
-    kept = _Kept.of(recording)
+    given = (wanted,) if isinstance(wanted, str) else wanted
+    given = check_items("what is wanted", given, expected="names of statistics", way_out='Such as ("entropy", "top").')
+    names = tuple(dict.fromkeys(map(str, given)))
+    most = whole("the number of strongest sources", top, least=1, way_out="8 is a good one.")
     for call in calls:
         require_all_rows(call)
-        known = None if kept is None else kept.read(call, threshold, top)
+        codes = np.asarray(recording.read_by(call.kind, call.part)[1].ids)
+        own_top = min(most, call.sources)  # there are no more
+        kept = None if recording.path is None else _Kept(recording.path / SCANS, threshold, own_top)
+        known = None if kept is None else kept.read(call, codes)
         held = () if known is None else known.names
         missing = [name for name in names if name not in held]
         if not missing and known is not None and names:
             yield known
             continue
-        codes = np.asarray(recording.read_by(call.kind, call.part)[1].ids)
-        found = scan_attention(attention_of(call, codes), missing or names, threshold=threshold, top=top)
+        codes_there = codes if len(codes) == call.sources else None
+        found = scan_attention(attention_of(call, codes_there), missing or names, threshold=threshold, top=own_top)
         arrays = found.to_arrays() if known is None else known.to_arrays() | found.to_arrays()
         if kept is not None:
-            kept.write(call, arrays, threshold, top)
-        yield Scan.from_arrays(arrays, threshold=threshold, top=top)
+            kept.write(call, codes, arrays)
+        yield Scan.from_arrays(arrays, threshold=threshold, top=own_top)
 
 
 def attention_of(call: Call, codes: Array | None) -> Attention:
@@ -137,91 +143,102 @@ def require_all_rows(call: Call) -> None:
         )
 
 
+def require_whole_text(recording: Recording, call: Call) -> None:
+    """Refuse a question in positions of the text about a call that does not read all of it, from its beginning on.
+
+    Raises:
+        InputError: the call begins at a later position, or has other destinations or sources than the text has tokens.
+    """
+    listed, read = recording.read_by(call.kind, call.part)
+    if call.mask.offset or (call.destinations, call.sources) != (len(listed), len(read)):
+        raise InputError(
+            f"the call of layer {call.layer}",
+            expected=f"{len(listed):,} destinations from position 0 on over {len(read):,} sources, those of the text",
+            given=f"{call.destinations:,} from position {call.mask.offset:,} on over {call.sources:,}",
+            way_out="Record the pass over the whole text.",
+            layer=call.layer,
+        )
+
+
 class _Kept:
     """The scans that lie in a recording's folder."""
 
-    def __init__(self, folder: Path, identities: Mapping[tuple[str, str, int], tuple[str, str]]) -> None:
-        self._folder, self._identities = folder, identities
+    def __init__(self, folder: Path, threshold: float, top: int) -> None:
+        self._folder, self._facts = folder, {"threshold": repr(threshold), "top": repr(top)}
+        self._threshold, self._top = threshold, top
 
-    @classmethod
-    def of(cls, recording: Recording) -> _Kept | None:
-        """Return those of a recording that was opened from a folder."""
-        if recording.path is None:
-            return None
-        try:
-            manifest = read_manifest(recording.path)
-        except (OSError, RecordingError):  # it was moved or removed while it was in use: nothing is kept
-            return None
-        tokens = {name: spec.crc32 for name, spec in manifest.files[TOKENS].tensors.items()}
-        identities = {}
-        for call in manifest.calls:
-            of_call = {name: spec.crc32 for name, spec in manifest.files[call.file].tensors.items()}
-            identity = json.dumps([VERSION, of_call, tokens], sort_keys=True)
-            identities[call.part, call.kind, call.layer] = (Path(call.file).name, identity)
-        return cls(recording.path / SCANS, identities)
-
-    def read(self, call: Call, threshold: float, top: int) -> Scan | None:
+    def read(self, call: Call, codes: Array) -> Scan | None:
         """Return what is kept of a call; None if nothing is, or if it is not as it was written."""
-        from safetensors import SafetensorError, safe_open
-
-        file, identity = self._identities[_key(call)]
+        if call.origin is None:
+            return None
+        name, of = call.origin[0], _identity(call.origin[1], codes)
         try:
-            with safe_open(self._folder / file, framework="numpy") as opened:
-                facts = opened.metadata() or {}
-                if facts.get("of") != identity:
-                    return None
-                arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no dict
-        except (OSError, SafetensorError):
+            facts, arrays = _read_file(self._folder / name)
+        except (OSError, ValueError):
             return None
-        if facts.get("crc32") != _checksum(arrays):
+        if facts.get("of") != of or facts.get("crc32") != _checksum(facts, arrays):
             return None
-        dropped = (WITH_THRESHOLD if facts.get("threshold") != repr(threshold) else ()) + (
-            WITH_TOP if facts.get("top") != repr(top) else ()
+        dropped = (WITH_THRESHOLD if facts.get("threshold") != self._facts["threshold"] else ()) + (
+            WITH_TOP if facts.get("top") != self._facts["top"] else ()
         )
         held = {name: array for name, array in arrays.items() if name.split(".")[0] not in dropped}
-        return Scan.from_arrays(held, threshold=threshold, top=top)
+        return Scan.from_arrays(held, threshold=self._threshold, top=self._top)
 
-    def write(self, call: Call, arrays: Mapping[str, Array], threshold: float, top: int) -> None:
+    def write(self, call: Call, codes: Array, arrays: Mapping[str, Array]) -> None:
         """Keep what was found of a call; where the folder cannot be written to, nothing is kept."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        file, identity = self._identities[_key(call)]
+        if call.origin is None:
+            return
+        name, of = call.origin[0], _identity(call.origin[1], codes)
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        facts = {"of": identity, "threshold": repr(threshold), "top": repr(top), "crc32": _checksum(whole)}
-        partial = self._folder / f".{file}.{secrets.token_hex(4)}"
+        facts = {**self._facts, "of": of}
+        facts["crc32"] = _checksum(facts, whole)
+        partial = self._folder / f".{name}.{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            for left in self._folder.glob(f".{file}.*"):  # by one that was killed
+            for left in self._folder.glob(f".{name}.*"):  # by one that was killed
                 left.unlink(missing_ok=True)
             try:
-                save_file(whole, partial, metadata=facts)
-                partial.replace(self._folder / file)
+                partial.write_bytes(save(whole, metadata=facts))
+                partial.replace(self._folder / name)
             finally:
                 partial.unlink(missing_ok=True)
 
 
-def _key(call: Call) -> tuple[str, str, int]:
-    return call.part, call.kind, call.layer
+def _read_file(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return the facts and the arrays of a file of ours; a link, or a pipe that would be waited for, is none.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not what was written.
+    """
+    from safetensors import SafetensorError  # which takes a while, and only who scans pays for it
+    from safetensors.numpy import load
+
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(f"{path} is no file")
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    facts = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    try:
+        return dict(facts), load(data)
+    except SafetensorError as error:
+        raise ValueError(f"{error}") from error
 
 
-def _checksum(arrays: Mapping[str, Array]) -> str:
-    """Return a checksum of arrays, their names, kinds and shapes."""
-    found = 0
+def _identity(of: str, codes: Array) -> str:
+    """Return what a scan is of: the call, and the tokens of its sources."""
+    return json.dumps([VERSION, of, zlib.crc32(np.ascontiguousarray(codes).view(np.uint8).data)])
+
+
+def _checksum(facts: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
+    """Return a checksum of what a file says of itself, and of its arrays, their names, kinds and shapes."""
+    said = {name: value for name, value in facts.items() if name != "crc32"}
+    found = zlib.crc32(json.dumps(said, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         found = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), found)
         found = zlib.crc32(array.reshape(-1).view(np.uint8).data, found)
     return f"{found:08x}"
-
-
-def calls_in_scope(recording: Recording, layer: Any, kind: str, part: str | None) -> list[Call]:
-    """Return the calls of one layer, or of every layer that the recording holds.
-
-    Raises:
-        InputError: there are none.
-    """
-    scope = Scope(kind=kind, part=part).within(recording.model)
-    layers = recording.model.layers_of(part or recording.model.part)
-    if layer is None:
-        return [call for call, _ in scope.calls(recording)]
-    return [recording.call(check_index("layer", layer, layers), kind, part)]

@@ -73,14 +73,14 @@ def scan_of(attention: Attention, arrays: dict[str, np.ndarray], *, threshold: f
 
 
 def check_threshold(value: float) -> float:
-    """Return a weight above 0.
+    """Return a weight above 0, at most 1.
 
     Raises:
         InputError: anything else.
     """
-    if not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+    if not isinstance(value, int | float | np.number) or not 0 < value <= 1:
         way_out = "It is the weight from which a destination counts as a reader, such as 0.05."
-        raise InputError("the threshold", expected="a number above 0", given=repr(value), way_out=way_out)
+        raise InputError("the threshold", expected="a number above 0 and at most 1", given=repr(value), way_out=way_out)
     return float(value)
 
 

@@ -104,6 +104,10 @@ class Scan:
         first = (name.split(".")[0] for name in self.arrays)
         return tuple(dict.fromkeys("top" if name == "strongest" else name for name in first))
 
+    def __repr__(self) -> str:
+        heads, rows = self.empty.shape
+        return f"Scan({', '.join(self.names)}; {heads} heads, {rows} x {self.sources} positions)"
+
     def __getitem__(self, name: str) -> Masked:
         """Return one statistic of destinations, heads or sources by its name.
 
