@@ -12,8 +12,8 @@ and `wherefrom received FOLDER/prefix.wherefrom` shows the ranking.
 
 from __future__ import annotations
 
+import argparse
 import pydoc_data.topics
-import sys
 from pathlib import Path
 from typing import TypeAlias
 
@@ -72,10 +72,13 @@ def lost(following: list[Follower], dropped: list[int]) -> float:
 
 def main() -> None:
     """Print how each policy does at several budgets."""
+    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("folder", type=Path, nargs="?", help="where the recording stays")
+    folder = command.parse_args().folder
     model = wherefrom.load()
     prefix = None
-    if len(sys.argv) > 1:
-        prefix = Path(sys.argv[1]) / "prefix.wherefrom"
+    if folder is not None:
+        prefix = folder / "prefix.wherefrom"
         prefix.parent.mkdir(parents=True, exist_ok=True)
     before = wherefrom.record(model, first_tokens(model, READ), to=prefix, overwrite=prefix is not None)
     after = wherefrom.record(model, first_tokens(model, READ + FOLLOWING + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from by_hand import MASKS, call_of, random_call, recording_of
 from wherefrom.questions import Answer, Column
 from wherefrom.spans import Tokens
 from wherefrom.views.answers import answer_lines, flowing, print_lines
-from wherefrom.views.windows import MOST_SHOWN, window_lines
+from wherefrom.views.windows import MOST_SHOWN, outside, window_lines
 
 EVEN, GRADED = np.zeros(4), np.log([1.0, 2.0, 1.0, 4.0])
 EXACT = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about\n1e-5)"
@@ -58,7 +59,7 @@ destination  token          weight                      largest  layer  head
           1  "b"            0.6667 ████████████          0.6667      0     1
           2  "c"            0.5000 █████████             0.5000      0     1
           3  "a"            0.2500 ████▌                 0.2500      0     1
-Not listed: 0 more destinations with 0.0000 of a row in all.
+Not listed: 0 more destinations with 0.0000 rows in all.
 {EXACT}"""
 RECEIVED = f"""\
 How much attention does every source receive? mean over 4 heads (2 layers x 2)
@@ -72,25 +73,26 @@ Not listed: 0 more sources with 0.0000 rows; 4 destinations give 4.0000 in all.
 {EXACT}"""
 HEADS = """\
 What does every head read? every head of layer 0
-             en-  effec-                     previ- dupli- induc- largest   dis-
-layer head tropy    tive largest first  self    ous   cate   tion   score  tance
-            nats sources   share share share  share  share  share   score tokens
-    0    0  0.79    2.50    0.52  0.36  0.36   0.36   0.25   0.25    0.00   0.75
-    0    1  0.72    2.27    0.67  0.24  0.47   0.32   0.12   0.25    1.39   0.58
+        entropy       largest          previous   induction       distance
+layer head    effective       first  self   duplicate largest_score
+           nats sources share share share share share share   score tokens
+    0    0 0.79    2.50  0.52  0.36  0.36  0.36  0.25  0.25    0.00   0.75
+    0    1 0.72    2.27  0.67  0.24  0.47  0.32  0.12  0.25    1.39   0.58
+Means: entropy, effective, largest, distance over destinations; first, self,
+previous over destinations from 1 up; duplicate, induction over the 1 of 4
+destinations whose token came before.
 """
 NARROW = """\
 What does every head read? every head of layer 0
-             en-  effec-                     previ- dupli-
-layer head tropy    tive largest first  self    ous   cate
-            nats sources   share share share  share  share
-    0    0  0.79    2.50    0.52  0.36  0.36   0.36   0.25
-    0    1  0.72    2.27    0.67  0.24  0.47   0.32   0.12
+layer head entropy effective largest first  self previous
+              nats   sources   share share share    share
+    0    0    0.79      2.50    0.52  0.36  0.36     0.36
+    0    1    0.72      2.27    0.67  0.24  0.47     0.32
 
-           induc- largest   dis-
-layer head   tion   score  tance
-            share   score tokens
-    0    0   0.25    0.00   0.75
-    0    1   0.25    1.39   0.58
+layer head duplicate induction largest_score distance
+               share     share         score   tokens
+    0    0      0.25      0.25          0.00     0.75
+    0    1      0.12      0.25          1.39     0.58
 """
 
 
@@ -116,6 +118,54 @@ def test_with_room_names_are_whole_and_numbers_have_four_decimals() -> None:
     lines = shown(answer_lines(wherefrom.heads(made(), layer=0), width=120)).splitlines()
     assert lines[1].split() == [column.name for column in wherefrom.heads(made()).columns]
     assert lines[4].split()[2:5] == ["0.7223", "2.2705", "0.6667"]
+
+
+LONG = (29, 8, 3.25, 312.75, 0.5, 0.25, 0.125, 0.5, 0.25, None, -123.5, 4012.5)
+"""A head of a long recording."""
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 80, 99, 120])
+def test_no_name_is_broken_and_each_stands_above_its_numbers(width: int) -> None:
+    few = wherefrom.heads(made(), layer=0)
+    for answer in (few, replace(few, rows=(LONG,) * 2), wherefrom.received(made()), wherefrom.sources(made())):
+        lines = shown(answer_lines(answer, width=width)).splitlines()
+        heading = [line for line in lines if len(answer.columns) == 8 or "0." not in line]
+        for column in answer.columns:
+            ends = {match.end() for line in heading for match in re.finditer(rf"(?<!\S){column.name}(?!\S)", line)}
+            assert ends, (column.name, lines)
+        assert not re.search(r"[a-z]-( |$)", "\n".join(lines))
+
+
+@pytest.mark.parametrize("rows", [None, (LONG,) * 3], ids=["short", "long"])
+def test_a_head_has_one_row_on_eighty_columns(rows: Any) -> None:
+    few = wherefrom.heads(made(), layer=0)
+    answer = few if rows is None else replace(few, rows=rows)
+    upper, lower, units, *cells = shown(answer_lines(answer)).splitlines()[1 : 4 + len(answer)]
+    ends = [match.end() for match in re.finditer(r"\S+", cells[0])]
+    assert len(ends) == len(answer.columns) == 12
+    named = {match.end(): match[0] for line in (upper, lower) for match in re.finditer(r"\S+", line)}
+    assert [named[end] for end in ends] == [column.name for column in answer.columns]
+    counted = {match.end(): match[0] for match in re.finditer(r"\S+", units)}
+    assert [counted.get(end, "") for end in ends] == [column.unit for column in answer.columns]
+
+
+def test_what_means_are_over_is_said_where_it_differs() -> None:
+    said = " ".join(shown(answer_lines(wherefrom.heads(made()))).split())
+    assert "Means: entropy, effective, largest, distance over destinations; first, self, previous over" in said
+    assert "duplicate, induction over the 1 of 4 destinations whose token came before. No head is" in said
+    assert "Means:" not in shown(answer_lines(wherefrom.sources(made())))
+    assert "Means:" not in shown(answer_lines(replace(wherefrom.heads(made()), rows=())))
+
+
+def test_columns_that_repeat_the_question_can_be_left_out() -> None:
+    answer = wherefrom.readers(made(), 1, layer=0, head=1)
+    text = shown(answer_lines(answer, without=("largest", "layer", "head")))
+    assert text.splitlines()[1:4] == [
+        "destination  token          weight",
+        "                    share of a row",
+        '          1  "b"            0.6667 ████████████',
+    ]
+    assert answer == wherefrom.readers(made(), 1, layer=0, head=1)
 
 
 def everything(recording: wherefrom.Recording) -> list[Answer]:
@@ -220,6 +270,16 @@ def test_a_window_as_text() -> None:
     rounded = WINDOW.splitlines()
     for line, wanted in zip(text.splitlines(), rounded, strict=True):  # what is outside a full row rounds to 0
         assert line == wanted or line == wanted.removesuffix("0.0000") + "     0"
+
+
+def test_what_lies_outside_a_window_is_said_in_a_sentence() -> None:
+    recording = made()
+    part = wherefrom.weights(recording, layer=0, head=1, destinations=range(1, 4), sources=range(3))
+    assert outside(part, recording.tokens) == "Left out: 1 of 4 sources, with at most 0.5000 of a destination's row."
+    assert outside(wherefrom.weights(recording, layer=0, head=1), recording.tokens) == "No source is left out."
+    padded = recording_of(random_call(MASKS["padding before"]))
+    empty = wherefrom.weights(padded, layer=0, head=0, destinations=range(2), sources=range(2))
+    assert outside(empty, padded.tokens) == "No destination of the window may read anything."
 
 
 def test_a_window_of_all_sources_has_nothing_outside() -> None:

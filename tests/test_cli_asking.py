@@ -19,7 +19,7 @@ import pytest
 import wherefrom
 from by_hand import MASKS, random_call, recording_of
 from command_line import finite_json, typed
-from test_answers_view import HEADS, RECEIVED, SOURCES, made, shown
+from test_answers_view import EXACT, HEADS, RECEIVED, SOURCES, made, shown
 from test_cli import refused, seen
 from wherefrom.cli.files import write_answer
 from wherefrom.questions import Answer, Column
@@ -157,10 +157,10 @@ def test_twenty_heads_are_printed_and_all_are_written(tmp_path: Path) -> None:
     ended = typed(tmp_path, "heads", "many.wherefrom", "--sort", "first")
     wanted = wherefrom.heads(recording, sort="first", top=20)
     assert ended == (0, shown(answer_lines(wanted)) + "\n", "")
-    assert len(typed(tmp_path, "heads", "many.wherefrom", "--top", 7).out.splitlines()) == 1 + 3 + 7 + 1 + 2
+    assert len(typed(tmp_path, "heads", "many.wherefrom", "--top", 7).out.splitlines()) == 1 + 3 + 7 + 3 + 1 + 2
     assert len(finite_json(typed(tmp_path, "heads", "many.wherefrom", "--json"))["rows"]) == 30
     said = typed(tmp_path, "heads", "many.wherefrom", "--out", "heads.csv")
-    assert said == (0, "written: heads.csv, 30 rows of 12 columns\n", "")
+    assert said == (0, f"written: heads.csv, 30 rows of 12 columns\nNo head is left out.\n{EXACT}\n", "")
 
 
 @pytest.mark.parametrize("command", ["heads", "sources", "readers", "received", "diff"])
@@ -171,7 +171,7 @@ def test_a_table_is_written_whole(ask: Any, tmp_path: Path, command: str) -> Non
     for ending in ("parquet", "csv", "json"):
         ended = ask(command, "one.wherefrom", *last, "--out", f"table.{ending}")
         said = f"written: table.{ending}, {len(answer['rows'])} rows of {len(names)} columns\n"
-        assert ended == (0, said, "")
+        assert ended == (0, f"{said}{answer['left_out']}\n{EXACT}\n", "")
     assert polars.read_parquet(tmp_path / "table.parquet").to_dicts() == answer["rows"]
     assert json.loads((tmp_path / "table.json").read_text()) == answer
     header, *rows = csv.reader(io.StringIO((tmp_path / "table.csv").read_text(), newline=""))
@@ -200,7 +200,8 @@ def test_a_window_is_written_whole(ask: Any, tmp_path: Path) -> None:
     which = ("weights", "one.wherefrom", "--layer", 0, "--head", 1, "--destinations", "1:4")
     window = wherefrom.weights(opened(tmp_path), layer=0, head=1, destinations=range(1, 4))
     for ending in ("npy", "csv", "json"):
-        assert ask(*which, "--out", f"map.{ending}") == (0, f"written: map.{ending}, 3 destinations x 4 sources\n", "")
+        said = f"written: map.{ending}, 3 destinations x 4 sources\nNo source is left out.\n{EXACT}\n"
+        assert ask(*which, "--out", f"map.{ending}") == (0, said, "")
     assert np.array_equal(np.load(tmp_path / "map.npy"), np.asarray(window))
     assert json.loads((tmp_path / "map.json").read_text()) == plain(window)
     header, *rows = csv.reader(io.StringIO((tmp_path / "map.csv").read_text(), newline=""))
@@ -220,9 +221,68 @@ def test_a_destination_without_a_row_is_no_number(tmp_path: Path) -> None:
     assert finite_json(typed(tmp_path, *which, "--json"))["values"][1] == [None] * 7
 
 
-def test_what_is_written_can_be_printed_too(ask: Any, tmp_path: Path) -> None:
-    both = ask("sources", "one.wherefrom", "--out", "table.json", "--json")
-    assert finite_json(both) == json.loads((tmp_path / "table.json").read_text())
+@pytest.mark.parametrize("command", ["heads", "sources", "readers", "received", "diff"])
+def test_a_file_has_every_row_unless_told(tmp_path: Path, command: str) -> None:
+    calls = [random_call(MASKS["causal"], layer=layer, seed=layer, length=23) for layer in range(4)]
+    for name, order in (("a", calls), ("b", [replace(calls[3 - at], layer=at) for at in range(4)])):
+        recording = recording_of(*order, letters="abcdefghijklmnopqrstuvw")
+        wherefrom.save_recording(recording, tmp_path / f"{name}.wherefrom")
+    asked = (command, "a.wherefrom", *{"readers": [0], "diff": ["b.wherefrom"]}.get(command, []))
+    every = 24 if command in ("heads", "diff") else 23
+    said = typed(tmp_path, *asked, "--out", "all.csv").out
+    assert f"all.csv, {every} rows of" in said
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + every
+    fewer = typed(tmp_path, *asked, "--out", "few.csv", "--top", 3).out
+    assert "few.csv, 3 rows of" in fewer
+    assert f"\nNot listed: {every - 3} more " in fewer
+    if command != "heads":
+        assert len(finite_json(typed(tmp_path, *asked, "--json"))["rows"]) == 10
+
+
+def test_of_what_is_written_json_says_what_the_sentence_says(ask: Any, tmp_path: Path) -> None:
+    answer = wherefrom.sources(opened(tmp_path), top=2)
+    said = {"question": answer.question, "left_out": answer.left_out, "exactness": answer.exactness}
+    found = finite_json(ask("sources", "one.wherefrom", "--out", "table.csv", "--top", 2, "--json"))
+    assert found == {"written": "table.csv", "rows": 2, "columns": 6, **said}
+    assert (tmp_path / "table.csv").read_text().count("\n") == 3
+    window = wherefrom.weights(opened(tmp_path), layer=0, head=1, sources=range(2))
+    which = ("weights", "one.wherefrom", "--layer", 0, "--head", 1, "--sources", ":2")
+    left_out = "Left out: 2 of 4 sources, with at most 0.6250 of a destination's row."
+    said = {"question": window.question, "left_out": left_out, "exactness": window.exactness}
+    found = finite_json(ask(*which, "--out", "map.npy", "--json"))
+    assert found == {"written": "map.npy", "destinations": 4, "sources": 2, **said}
+    assert left_out in ask(*which, "--out", "map.csv").out
+
+
+@pytest.mark.parametrize("command", ["sources", "readers", "received"])
+def test_of_one_head_no_column_repeats_the_question(ask: Any, tmp_path: Path, command: str) -> None:
+    asked = (command, "one.wherefrom", *[1] * (command == "readers"), "--layer", 0)
+    whole, one = ask(*asked).out, ask(*asked, "--head", 1).out
+    names = {"largest", "layer", "head"}
+    assert names <= {*whole.splitlines()[1].split()}
+    assert not names & {*one.splitlines()[1].split()}
+    assert finite_json(ask(*asked, "--head", 1, "--json"))["rows"][0].keys() >= names
+    ask(*asked, "--head", 1, "--out", "table.csv")
+    assert "largest,layer,head" in (tmp_path / "table.csv").read_text()
+
+
+def test_a_difference_of_another_kind_or_part(tmp_path: Path) -> None:
+    one, own, other = (random_call(MASKS["bidirectional"], seed=seed) for seed in range(3))
+    encoder, cross = replace(one, part="encoder"), replace(other, kind="cross")
+    alone = recording_of(own)
+    facts = replace(alone.model, kind="encoder-decoder", encoder_layers=1)
+    recording = replace(alone, model=facts, calls=(encoder, own, cross), source=alone.tokens)
+    wherefrom.save_recording(recording, tmp_path / "r.wherefrom")
+    for option, value in (("kind", "cross"), ("part", "encoder")):
+        ended = typed(tmp_path, "diff", "r.wherefrom", "r.wherefrom", f"--{option}", value, "--json")
+        assert finite_json(ended) == plain(wherefrom.diff(recording, recording, **{option: value}))
+
+
+def test_the_help_says_what_a_reader_must_know(tmp_path: Path) -> None:
+    said = {name: " ".join(typed(tmp_path, name, "--help").out.split()) for name in READ}
+    assert "first, self and previous over those from 1 up, duplicate and induction over those whose" in said["heads"]
+    assert "at most 16.8 million weights (4,096 x 4,096). An .npy file holds them in float64." in said["weights"]
+    assert all("10 unless given, with --out all." in said[name] for name in ("sources", "readers", "received", "diff"))
 
 
 TABLES = "expected a name that ends in .parquet, .csv or .json, got"
@@ -246,15 +306,21 @@ TABLES = "expected a name that ends in .parquet, .csv or .json, got"
         (("diff", "one.wherefrom", "missing.wherefrom"), "got nothing there."),
         (("heads", "one.wherefrom", "--layer", 2), "the layer: expected a whole number from 0 to 1"),
         (("heads", "one.wherefrom", "--head", -1), "the head: expected a whole number from 0 to 1, got -1."),
-        (("heads", "one.wherefrom", "--where", "induction"), "a condition: expected a column, one of > >= < <=, "),
-        (("heads", "one.wherefrom", "--where", "sinks>0.3"), "a column of the heads: expected one of layer, head, "),
-        (("heads", "one.wherefrom", "--sort", "size"), "a column of the heads: expected one of layer, head, "),
+        (("heads", "one.wherefrom", "--where", "induction"), "--where: expected a column, one of > >= < <=, and a"),
+        (("heads", "one.wherefrom", "--where", "sinks>0.3"), '\'sinks\'. The weight on the first token, where sinks'),
+        (("heads", "one.wherefrom", "--sort", "-bos"), "'bos'. The weight on the first token, where sinks show, is"),
+        (("heads", "one.wherefrom", "--sort", "-size", "--where", "first>0"), "--sort: expected one of layer, "),
+        (("heads", "one.wherefrom", "--sort", "first", "--where", "size>0"), "--where: expected one of layer, "),
+        (("heads", "one.wherefrom", "--sort", "size"), "'size'. Give a name as it stands above its column.\n"),
         (("heads", "one.wherefrom", "--part", "encoder"), "the kind of attention: expected one that the model has"),
         (("sources", "one.wherefrom", 4), "the position: expected a whole number from 0 to 3, got 4."),
+        (("sources", "one.wherefrom", -1), "from 0 to 3, got -1. Positions are numbered from 0; there are 4."),
+        (("readers", "one.wherefrom", -2), "the position: expected a whole number from 0 to 3, got -2."),
+        (("diff", "one.wherefrom", "swapped.wherefrom", "--kind", "cross"), "Only an encoder-decoder has cross-att"),
         (("sources", "one.wherefrom", "--kind", "cross"), "Only an encoder-decoder has cross-attention."),
         (("readers", "one.wherefrom", 9), "the position: expected a whole number from 0 to 3, got 9."),
-        (("received", "one.wherefrom", "--threshold", 0), "the threshold: expected a number above 0, got 0.0."),
-        (("received", "one.wherefrom", "--threshold", "nan"), "the threshold: expected a number above 0, got nan."),
+        (("received", "one.wherefrom", "--threshold", 0), "expected a number above 0 and at most 1, got 0.0."),
+        (("received", "one.wherefrom", "--threshold", "nan"), "expected a number above 0 and at most 1, got nan."),
         (("weights", "one.wherefrom", "--layer", 2, "--head", 0), "the layer: expected a whole number from 0 to 1"),
         (("weights", "one.wherefrom", "--layer", 0, "--head", 2), "the head: expected a whole number from 0 to 1"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from kinds import small_model
 from test_answers_view import made, shown
 from test_cli import refused, seen
 from test_cli_asking import ask, files, opened, plain
+from wherefrom.cli.recorded import _check_place
 from wherefrom.recording import Check, Prediction
-from wherefrom.views.recorded import info_lines, recording_facts
+from wherefrom.views.recorded import _tokens, info_lines, recording_facts, token_facts
 
 __all__ = ["ask", "files"]  # fixtures
 TEXT = "To be, or not to be"
@@ -104,6 +106,23 @@ def test_a_predicted_token_is_named_if_the_text_has_it(tmp_path: Path) -> None:
     assert '1 kept; the last, at position 3: "b" 75.0%, "€" 25.0%\n' in typed(tmp_path, "info", "n.wherefrom").out
 
 
+def test_a_probability_of_zero_has_no_logarithm(tmp_path: Path) -> None:
+    predicted = Prediction(3, (98, 7), (0.0, -np.inf))
+    wherefrom.save_recording(replace(made(), predictions=(predicted,)), tmp_path / "r.wherefrom")
+    likeliest = finite_json(typed(tmp_path, "info", "r.wherefrom", "--json"))["predictions"]["last"]["likeliest"]
+    assert [one["log_probability"] for one in likeliest] == [0.0, None]
+    assert '1 kept; the last, at position 3: "b" 100.0%, id 7 0.0%\n' in typed(tmp_path, "info", "r.wherefrom").out
+
+
+def test_what_is_said_of_a_recording_needs_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(wherefrom.InputError, match="the recording: expected one that was opened from a file, got one"):
+        recording_facts(made())
+    recording = wherefrom.open_recording(wherefrom.save_recording(made(), tmp_path / "r.wherefrom"))
+    shutil.rmtree(tmp_path / "r.wherefrom")
+    with pytest.raises(wherefrom.RecordingError, match="expected the folder as it was when it was opened, got"):
+        recording_facts(recording)
+
+
 def test_masks_sinks_and_softcaps_are_said(tmp_path: Path) -> None:
     also: dict[str, Any] = {"softcap": 30.0, "sinks": np.zeros(6, np.float32)}
     wherefrom.save_recording(recording_of(random_call(MASKS["both"], **also)), tmp_path / "r.wherefrom")
@@ -116,6 +135,18 @@ def test_written_tokens_are_told_from_given_ones(tmp_path: Path) -> None:
     ended = typed(tmp_path, "info", "r.wherefrom", "--tokens", "0:4")
     assert "given        positions 0 to 1; 2 to 3 were written by the model, row t - 1 wrote\n" in ended.out
     assert [line.endswith("written") for line in ended.out.splitlines()[-4:]] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("width", [31, 40, 80])
+@pytest.mark.parametrize("written", [None, 1])
+def test_tokens_fit(written: int | None, width: int) -> None:
+    recording = replace(made(), written_from=written)
+    items = tuple(replace(token, label="long" * 20, id=123456) for token in recording.tokens)
+    recording = replace(recording, tokens=replace(recording.tokens, items=items))
+    lines = [line.cell_len for line in _tokens(token_facts(recording, range(4)), width)]
+    assert max(lines) <= width
+    assert width > 60 or max(lines) == width  # all of it is used
+    assert max(line.cell_len for line in _tokens([{**token_facts(made(), range(1))[0], "id": 12345678}], width)) < width
 
 
 def test_scans_that_are_kept_are_said_and_are_no_part_of_the_size(ask: Any) -> None:
@@ -214,6 +245,14 @@ def test_a_part_of_it_is_recorded_rounded(small_folder: Path, tmp_path: Path) ->
     assert said["forecast_bytes"] == pytest.approx(said["bytes"]["total"], rel=0.15)
 
 
+@pytest.mark.parametrize("out", ["~nosuchuser/x", "/", "x" * 300])
+def test_a_place_that_cannot_be(tmp_path: Path, out: str) -> None:
+    code, said, err = record(tmp_path, tmp_path / "missing", TEXT, "--out", out)
+    sentence = "a folder with a name, got the root" if out == "/" else "room and permission to write it, got"
+    refused((code, said, err), f": expected {sentence}")
+    assert seen(tmp_path) == {}
+
+
 def test_a_home_is_found(small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
@@ -245,6 +284,14 @@ def test_a_text_that_is_being_written_is_recorded(small_folder: Path, small: Any
     assert made.written_from == 19
     said = finite_json(record(tmp_path, small_folder, TEXT, "--out", "j.wherefrom", "--generate", 5, "--json"))
     assert said["forecast_bytes"] == pytest.approx(said["bytes"]["total"], rel=0.05)
+
+
+def test_what_a_long_generation_takes_is_known(small_folder: Path, tmp_path: Path) -> None:
+    """Each token that is written is checked by itself, and the checks are kept."""
+    options = ("--out", "j.wherefrom", "--generate", 280, "--json")
+    said, made = finite_json(record(tmp_path, small_folder, TEXT, *options)), opened(tmp_path, "j")
+    assert {len(call.checks) for call in made.calls} == {1 + 280}
+    assert said["forecast_bytes"] == pytest.approx(said["bytes"]["total"], rel=0.02)
 
 
 def test_an_encoder_decoder_is_recorded(tmp_path: Path) -> None:
@@ -322,6 +369,15 @@ def test_a_recording_is_replaced_when_told(small_folder: Path, tmp_path: Path) -
     refused(record(tmp_path, tmp_path / "missing", TEXT, "--out", "r.wherefrom"), sentence)
     assert record(tmp_path, small_folder, TEXT, "--out", "r.wherefrom", "--overwrite").code == 0
     assert len(opened(tmp_path, "r")) == 19
+
+
+def test_a_place_that_was_looked_at_is_free_again(tmp_path: Path) -> None:
+    """When the disk is full too."""
+    for room in (0, 2**62):
+        with suppress(wherefrom.RecordingError):
+            _check_place(tmp_path / "r", overwrite=False, room=room)
+        assert seen(tmp_path) == {}
+    assert wherefrom.save_recording(made(), tmp_path / "r").exists()
 
 
 def test_a_full_disk_is_told_with_the_option_that_helps(

@@ -272,3 +272,15 @@ def test_what_a_cache_may_drop(
     assert set(dropped) == set(kv_cache.POLICIES)
     assert dropped["heavy hitters and the newest"] < dropped["the first 4 and the newest"] < dropped["the newest"]
     assert (tmp_path / "a" / "prefix.wherefrom").exists() == named
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_its_help_says_what_it_is_and_runs_nothing(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wherefrom, "load", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(sys, "argv", ["kv_cache.py", option])
+    with pytest.raises(SystemExit) as ended:
+        kv_cache.main()
+    assert ended.value.code == 0
+    assert (kv_cache.__doc__ or "").strip() in capsys.readouterr().out

@@ -399,6 +399,32 @@ def test_forecast_refuses_what_is_no_count() -> None:
     assert forecast_file_bytes(facts_of(), 9, layers=[0]) < forecast_file_bytes(facts_of(), 9)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"layers": 5}, "the layers to keep: expected whole numbers, such as (0, 1), got 5."),
+        ({"layers": [2]}, "the layer: expected a whole number from 0 to 1, got 2."),
+        ({"heads": ["a"]}, "the head: expected a whole number from 0 to 5, got 'a'."),
+        ({"heads": [99]}, "the head: expected a whole number from 0 to 5, got 99."),
+        ({"positions": [0, 5]}, "the position: expected a whole number from 0 to 4, got 5."),
+        ({"positions": []}, "the positions to keep: expected at least one, got none."),
+        ({"item_size": []}, "the bytes of a number: expected 2, 4 or 8, got []."),
+        ({"item_size": 4.0}, "the bytes of a number: expected 2, 4 or 8, got 4.0."),
+        ({"written": -1}, "written: expected a whole number from 0 up, got -1."),
+    ],
+    ids=str,
+)
+def test_forecast_refuses_what_cannot_be_kept(chosen: dict[str, object], sentence: str) -> None:
+    with pytest.raises(wherefrom.InputError) as caught:
+        forecast_file_bytes(facts_of(), 5, **chosen)
+    assert sentence in str(caught.value)
+
+
+def test_what_is_given_twice_counts_once_in_a_forecast() -> None:
+    once = forecast_file_bytes(facts_of(), 9, layers=(0,), heads=(1, 4), positions=(3, 8))
+    assert forecast_file_bytes(facts_of(), 9, layers=[0, 0], heads=np.array([4, 1, 4]), positions=[8, 3] * 30) == once
+
+
 def test_opening_reads_no_call(tmp_path: Path) -> None:
     """However large the arrays of calls are, opening reads their headers alone: the numbers may be gone."""
     path = save_recording(plain(), tmp_path / "a")

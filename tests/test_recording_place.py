@@ -17,7 +17,7 @@ import pytest
 
 from recordings import assert_same, bytes_of, everything, exact_call, facts_of, plain, tokens_of
 from wherefrom.attention import Mask
-from wherefrom.errors import RecordingError
+from wherefrom.errors import InputError, RecordingError
 from wherefrom.folders import hold, release
 from wherefrom.recording import Writer, is_recording, open_recording, save_recording
 
@@ -141,10 +141,69 @@ def test_a_writer_killed_between_its_renamings(with_old: bool, tmp_path: Path) -
 def test_what_is_left_behind_is_used_again(tmp_path: Path) -> None:
     left = tmp_path / ".a.unfinished"
     (left / "calls").mkdir(parents=True)
-    (left / "calls" / "junk").write_text("junk")
+    (left / "calls" / "decoder-self-000.safetensors").write_text("junk")
+    (left / "tokens.safetensors").write_text("junk")
     (left / "recording.json").symlink_to(tmp_path)
     assert_same(open_recording(save_recording(plain(), tmp_path / "a")), plain())
     assert sorted(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+FOREIGN = {
+    ".a.old/thesis.txt": ".a.old beside it: expected nothing but what the writer of a recording leaves, got 'thesis.t",
+    ".a.unfinished/thesis.txt": ".a.unfinished beside it: expected nothing but what the writer of a recording leaves",
+    ".a.unfinished/calls/decoder-self-0.safetensors": "got 'calls/decoder-self-0.safetensors' too. Move it elsewhere",
+    ".a.old/calls/decoder-self-000.safetensors/mine": "got 'calls/decoder-self-000.safetensors/mine' too",
+    ".a.old": ".a.old beside it: expected nothing but what the writer of a recording leaves, got a file or a link.",
+}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_no_writer_left_is_not_touched(name: str, overwrite: bool, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    for _ in range(2):  # it is not held either
+        with pytest.raises(RecordingError) as caught:
+            save_recording(plain(), tmp_path / "a", overwrite=overwrite)
+        assert FOREIGN[name] in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_that_was_let_go_is_another_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be removed is taken over by the next writer; whoever had it before leaves it alone."""
+    from wherefrom.recording import place
+
+    first = Writer(tmp_path / "a", model=facts_of(), tokens=tokens_of("a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "_remove", lambda path: None)
+        first.abandon()
+    with Writer(tmp_path / "a", model=facts_of(), tokens=tokens_of("b")) as second:
+        first.abandon()
+        second.finish(predictions=())
+    assert open_recording(tmp_path / "a").tokens.text == "b"
+
+
+def test_the_remains_of_one_with_scans_are_removed(tmp_path: Path) -> None:
+    old = save_recording(plain(), tmp_path / "b").rename(tmp_path / ".a.old")
+    (old / "scans").mkdir()
+    (old / "scans" / "anything").write_text("found of the weights")
+    (old / "recording.json").unlink()
+    save_recording(plain(), tmp_path / "a")
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+def test_another_writers_folder_of_the_same_name_is_left(tmp_path: Path) -> None:
+    """Once ours is in its place, the name of the unfinished one is free, and another writer may have it."""
+    path = tmp_path / "a"
+    with Writer(path, model=facts_of(), tokens=tokens_of("a")) as writer:
+        writer.finish(predictions=())
+        with Writer(path, model=facts_of(), tokens=tokens_of("b"), overwrite=True) as second:
+            writer.abandon()
+            second.finish(predictions=())
+    assert open_recording(path).tokens.text == "b"
 
 
 def test_a_part_of_an_old_one_is_not_put_back(tmp_path: Path) -> None:
@@ -430,12 +489,31 @@ def test_a_new_one_that_cannot_be_renamed_leaves_the_old(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("path", ["nowhere/a", "a" * 250, "file/a"])
+@pytest.mark.parametrize("path", ["nowhere/a", "a" * 250, "a" * 300, "file/a"])
 def test_a_place_that_cannot_be(path: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RecordingError, match="expected room and permission to write it, got"):
         save_recording(plain(), tmp_path / path)
     assert [other.name for other in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/.."])
+def test_a_place_without_a_name(path: str) -> None:
+    with pytest.raises(RecordingError, match="its place: expected a folder with a name, got the root of all folders"):
+        save_recording(plain(), path)
+
+
+@pytest.mark.parametrize("path", [123, b"x", None, "a\0b", "\ud800", ["a"]])
+def test_what_is_no_path(path: object) -> None:
+    for door in (is_recording, open_recording, lambda given: save_recording(plain(), given)):
+        with pytest.raises(InputError, match=r"the path: expected (a Path|a name that a folder can have), got"):
+            door(path)
+
+
+def test_the_home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecordingError, match="expected room and permission to write it, got"):
+        save_recording(plain(), "~nosuchuser/x")
 
 
 def test_the_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

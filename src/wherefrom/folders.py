@@ -28,13 +28,12 @@ def hold(folder: Path) -> int | None:
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return opened  # noqa: TRY300  # in here, so that Ctrl-C before this line lets go too
+    except BaseException as error:
         os.close(opened)
+        if isinstance(error, OSError) and not isinstance(error, BlockingIOError):
+            return None  # a network file system without locks: as on Windows
         raise
-    except OSError:  # a network file system without locks: as on Windows
-        os.close(opened)
-        return None
-    return opened
 
 
 def release(held: int | None) -> None:

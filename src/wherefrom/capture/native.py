@@ -23,6 +23,7 @@ from wherefrom.errors import InputError
 from wherefrom.model.generate import Sampling, Step, Writer, open_generation, stop_strings
 from wherefrom.model.language import LanguageModel, check_tokens, read_prompt, require_model, start_tokens
 from wherefrom.recording import Call, Recording, forecast_bytes
+from wherefrom.recording.layout import folder_of
 from wherefrom.tokens import Tokens
 
 
@@ -99,7 +100,7 @@ def record(
     keep = keep_of(model, tokens, layers, heads, positions)
     if to is not None:
         on_call = _counter(model, progress)
-        return to_file(asked, keep, Path(to), store=store, output=output, overwrite=overwrite, on_call=on_call)
+        return to_file(asked, keep, folder_of(to), store=store, output=output, overwrite=overwrite, on_call=on_call)
     if store is not None:
         way_out = "Give the path of a file (to=...), or leave it out."
         raise InputError("store", expected="none for a recording in memory", given=repr(store), way_out=way_out)
@@ -174,7 +175,7 @@ def record_generation(
     recording = Recording(facts_of(model), tokens, calls, kept, len(first), seconds, source)
     if to is None:
         return recording
-    return save_with_output(model, recording, Path(to), output=output, store=store, overwrite=overwrite)
+    return save_with_output(model, recording, folder_of(to), output=output, store=store, overwrite=overwrite)
 
 
 def _texts(model: LanguageModel, text: Any, written: Any) -> tuple[Tokens | None, Tokens]:

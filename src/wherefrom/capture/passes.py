@@ -130,6 +130,7 @@ def file_bytes(
     output: bool = True,
     predictions: int = 1,
     text_bytes: int | None = None,
+    written: int = 0,
 ) -> int:
     """Return how many bytes a recording of this model in a file will have, within a few hundredths; nothing runs."""
     return forecast_file_bytes(
@@ -143,6 +144,7 @@ def file_bytes(
         output_width=model.config.width if output else None,
         predictions=predictions,
         text_bytes=text_bytes,
+        written=written,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -15,6 +17,7 @@ from wherefrom.cli.files import MAPS, TABLES, check_file, write_answer, write_wi
 from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.cli.ranges import Numbers
 from wherefrom.cli.recorded import Overwrite, Recorded
+from wherefrom.errors import InputError
 from wherefrom.views.streams import output
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
@@ -23,6 +26,10 @@ if TYPE_CHECKING:  # nothing heavy before the options are understood
 
 SHOWN = 20
 """Heads that are printed unless more are asked for: they fit on a screen."""
+LISTED = 10
+"""Rows of every other table that is not written into a file, unless more are asked for."""
+REPEATED = ("largest", "layer", "head")
+"""Columns that say of one layer and one head on every row what the question says."""
 Layer: TypeAlias = Annotated[int | None, typer.Option("--layer", help="This layer only (from 0).")]
 Head: TypeAlias = Annotated[int | None, typer.Option("--head", help="This head of each layer only (from 0).")]
 Kind: TypeAlias = Annotated[
@@ -33,11 +40,29 @@ Part: TypeAlias = Annotated[
     Literal["decoder", "encoder"] | None,
     typer.Option("--part", help="Whose attention; that of the part that predicts unless given."),
 ]
-Top: TypeAlias = Annotated[int, typer.Option("--top", min=1, help="How many rows; the rest is counted.")]
+Top: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--top", min=1, help="How many rows; 10 unless given, with --out all. The rest is counted."),
+]
 Table: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Write the table into this file instead.", metavar="NAME.parquet|csv|json"),
+    typer.Option(
+        "--out",
+        "-o",
+        help="Write the table into this file instead; with --json, what is written is said as JSON.",
+        metavar="NAME.parquet|csv|json",
+    ),
 ]
+
+
+class AtPosition(Command):
+    """A command about a position. One below 0 is no option, but a position that is not there: so it is refused."""
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **how: Any) -> Any:
+        """Parse the arguments."""
+        if any(re.fullmatch(r"-\d+", argument) for argument in args):
+            how["ignore_unknown_options"] = True
+        return super().make_context(info_name, args, *others, **how)
 
 
 @app.command(cls=Command)
@@ -67,6 +92,9 @@ def heads(
     (on position 0), self, previous, duplicate (on earlier tokens of the same kind) and induction (on what followed
     them); largest_score, and distance. From one exact pass over all weights, which is kept in the recording's folder.
 
+    All but the largest score are means over destinations: first, self and previous over those from 1 up, duplicate
+    and induction over those whose token came before, the others over all.
+
     A figure says where weights lie in this text; it does not say what a head is for.
 
     \b
@@ -86,14 +114,14 @@ def heads(
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
     most = SHOWN if top is None and out is None and not as_json else top
-    with _progress("scanning", quiet=as_json) as told:
+    with _as_typed(sort), _progress("scanning", quiet=as_json) as told:
         answer = wherefrom.heads(
             opened, layer=layer, head=head, part=part, sort=sort, where=where or (), top=most, progress=told
         )
     _give(answer, out, overwrite=overwrite, as_json=as_json)
 
 
-@app.command(cls=Command)
+@app.command(cls=AtPosition)
 def sources(
     recording: Recorded,
     destination: Annotated[
@@ -103,7 +131,7 @@ def sources(
     head: Head = None,
     kind: Kind = "self",
     part: Part = None,
-    top: Top = 10,
+    top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -121,11 +149,11 @@ def sources(
     """
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
-    answer = wherefrom.sources(opened, destination, layer=layer, head=head, kind=kind, part=part, top=top)
-    _give(answer, out, overwrite=overwrite, as_json=as_json)
+    answer = wherefrom.sources(opened, destination, layer=layer, head=head, kind=kind, part=part, top=_most(top, out))
+    _give(answer, out, overwrite=overwrite, as_json=as_json, without=_repeated(layer, head))
 
 
-@app.command(cls=Command)
+@app.command(cls=AtPosition)
 def readers(
     recording: Recorded,
     source: Annotated[int, typer.Argument(metavar="SOURCE", help="The position that is read.")],
@@ -133,7 +161,7 @@ def readers(
     head: Head = None,
     kind: Kind = "self",
     part: Part = None,
-    top: Top = 10,
+    top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -150,8 +178,8 @@ def readers(
     """
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
-    answer = wherefrom.readers(opened, source, layer=layer, head=head, kind=kind, part=part, top=top)
-    _give(answer, out, overwrite=overwrite, as_json=as_json)
+    answer = wherefrom.readers(opened, source, layer=layer, head=head, kind=kind, part=part, top=_most(top, out))
+    _give(answer, out, overwrite=overwrite, as_json=as_json, without=_repeated(layer, head))
 
 
 @app.command(cls=Command)
@@ -162,7 +190,7 @@ def received(
     kind: Kind = "self",
     part: Part = None,
     threshold: Annotated[float, typer.Option(help="The weight from which a destination counts as a reader.")] = 0.05,
-    top: Top = 10,
+    top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -179,11 +207,12 @@ def received(
     """
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
+    most = _most(top, out)
     with _progress("scanning", quiet=as_json) as told:
         answer = wherefrom.received(
-            opened, layer=layer, head=head, kind=kind, part=part, threshold=threshold, top=top, progress=told
+            opened, layer=layer, head=head, kind=kind, part=part, threshold=threshold, top=most, progress=told
         )
-    _give(answer, out, overwrite=overwrite, as_json=as_json)
+    _give(answer, out, overwrite=overwrite, as_json=as_json, without=_repeated(layer, head))
 
 
 @app.command(cls=Command)
@@ -201,7 +230,12 @@ def weights(
     part: Part = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the weights into this file instead.", metavar="NAME.npy|csv|json"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the weights into this file instead; with --json, what is written is said as JSON.",
+            metavar="NAME.npy|csv|json",
+        ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -209,8 +243,9 @@ def weights(
     """Print a window of one head's weights.
 
     Rows are destinations, columns sources, both from 0. A window that is too large for a screen is shown by its
-    corners; --out and --json have all of it. A destination that may read nothing has no row: a dash when
-    printed, null in JSON, an empty cell in CSV, NaN in the array of an .npy file.
+    corners; --out and --json have all of it, of at most 16.8 million weights (4,096 x 4,096). An .npy file holds
+    them in float64. A destination that may read nothing has no row: a dash when printed, null in JSON, an empty
+    cell in CSV, NaN in the array of an .npy file.
 
     \b
     Examples:
@@ -239,7 +274,9 @@ def diff(
     first: Annotated[Path, typer.Argument(metavar="FIRST", help="Folder of a recording.")],
     second: Annotated[Path, typer.Argument(metavar="SECOND", help="Folder of another.")],
     layer: Layer = None,
-    top: Top = 10,
+    kind: Kind = "self",
+    part: Part = None,
+    top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -247,7 +284,8 @@ def diff(
     """List in which heads two recordings differ most.
 
     One text in two models, or twice in one, is compared weight by weight: the share of a row that would have to
-    move. Of two texts in one model the figures of every head are compared (see: wherefrom heads --help).
+    move. Of two texts in one model the figures of every head are compared (see: wherefrom heads --help), through
+    self-attention alone.
 
     \b
     Examples:
@@ -257,7 +295,7 @@ def diff(
     check_file(out, TABLES, overwrite=overwrite)
     one, other = wherefrom.open_recording(first), wherefrom.open_recording(second)
     with _progress("comparing", quiet=as_json) as told:
-        answer = wherefrom.diff(one, other, layer=layer, top=top, progress=told)
+        answer = wherefrom.diff(one, other, layer=layer, kind=kind, part=part, top=_most(top, out), progress=told)
     _give(answer, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -268,40 +306,77 @@ def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] 
         yield None if bar is None else lambda done, total: bar(what, done, total)
 
 
-def _give(answer: Answer, out: Path | None, *, overwrite: bool, as_json: bool) -> None:
-    """Write an answer into a file, print it for programs, or print it."""
+@contextmanager
+def _as_typed(sort: str | None) -> Iterator[None]:
+    """Name the option in what is refused of --sort and --where."""
+    try:
+        yield
+    except InputError as error:
+        if error.what not in ("a column of the heads", "a condition"):
+            raise
+        sorted_by = error.facts.get("name") == str(sort).removeprefix("-")
+        option = "--sort" if sorted_by else "--where"
+        raise InputError(
+            option, expected=error.expected, given=error.given, way_out=error.way_out, **error.facts
+        ) from None
+
+
+def _most(top: int | None, out: Path | None) -> int:
+    """Return how many rows to ask for: of a table that is written all, unless a number was given."""
+    return top if top is not None else LISTED if out is None else sys.maxsize
+
+
+def _repeated(layer: int | None, head: int | None) -> tuple[str, ...]:
+    """Return the columns that a table need not show a reader."""
+    return () if layer is None or head is None else REPEATED
+
+
+def _give(answer: Answer, out: Path | None, *, overwrite: bool, as_json: bool, without: tuple[str, ...] = ()) -> None:
+    """Write an answer into a file and say so, print it for programs, or print it."""
     if out is not None:
         write_answer(answer, out, overwrite=overwrite)
-    if as_json:
+        size = f"{len(answer):,} row{'s' * (len(answer) != 1)} of {len(answer.columns)} columns"
+        facts = {"rows": len(answer), "columns": len(answer.columns)}
+        said = {"question": answer.question, "left_out": answer.left_out, "exactness": answer.exactness}
+        _say_written(out, size, facts | said, as_json=as_json)
+    elif as_json:
         print_json(answer.to_json())
-    elif out is not None:
-        rows = f"{len(answer):,} row{'s' * (len(answer) != 1)}"
-        _say_written(out, f"{rows} of {len(answer.columns)} columns")
     else:
         from wherefrom.views.answers import answer_lines, print_lines
 
         with output():
-            print_lines(lambda width: answer_lines(answer, width=width))
+            print_lines(lambda width: answer_lines(answer, width=width, without=without))
 
 
 def _give_window(window: Window, recording: Recording, out: Path | None, *, overwrite: bool, as_json: bool) -> None:
-    """Write a window into a file, print it for programs, or print it."""
+    """Write a window into a file and say so, print it for programs, or print it."""
+    from wherefrom.views.windows import outside, window_lines
+
+    read_by = recording.read_by(window.kind, window.part)
     if out is not None:
         write_window(window, out, overwrite=overwrite)
-    if as_json:
+        size = f"{len(window.destinations):,} destinations x {len(window.sources):,} sources"
+        facts = {"destinations": len(window.destinations), "sources": len(window.sources)}
+        said = {"question": window.question, "left_out": outside(window, read_by[1]), "exactness": window.exactness}
+        _say_written(out, size, facts | said, as_json=as_json)
+    elif as_json:
         print_json(window.to_json())
-    elif out is not None:
-        _say_written(out, f"{len(window.destinations):,} destinations x {len(window.sources):,} sources")
     else:
         from wherefrom.views.answers import print_lines
-        from wherefrom.views.windows import window_lines
 
-        read_by = recording.read_by(window.kind, window.part)
         with output():
             print_lines(lambda width: window_lines(window, *read_by, width=width))
 
 
-def _say_written(out: Path, what: str) -> None:
+def _say_written(out: Path, size: str, facts: dict[str, int | str], *, as_json: bool) -> None:
+    """Say what a file holds, and what a table of numbers alone cannot say of itself."""
     from wherefrom.readable import printable
+    from wherefrom.views.answers import flowing, print_lines
 
-    print_text(f"written: {printable(str(out))}, {what}")
+    if as_json:
+        print_json({"written": str(out), **facts})
+        return
+    print_text(f"written: {printable(str(out))}, {size}")
+    sentences = [str(facts[name]) for name in ("left_out", "exactness")]
+    with output():
+        print_lines(lambda width: (line for said in sentences for line in flowing(said, width)))

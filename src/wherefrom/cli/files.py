@@ -10,6 +10,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -42,11 +43,12 @@ def check_file(path: Path | None, endings: Sequence[str], *, overwrite: bool) ->
         expected = f"a name that ends in {', '.join(endings[:-1])} or {endings[-1]}"
         _refuse(path, expected, f'"{path.name}"', "The ending says the format.")
     try:
-        beside, folder, there = path.parent.is_dir(), path.is_dir(), path.exists()
+        parent = _target(path).parent if path.is_symlink() else path.parent
+        beside, folder, there = parent.is_dir(), path.is_dir(), path.exists()
     except OSError as error:  # such as a name that is too long
         _refuse(path, "a file's place", error.strerror or f"{error}", ELSEWHERE)
     if not beside:
-        _refuse(path, "a folder that is there", f"none at {path.parent}", "Make it first, or choose another path.")
+        _refuse(path, "a folder that is there", f"none at {parent}", "Make it first, or choose another path.")
     if folder:
         _refuse(path, "a file's place", "a folder", ELSEWHERE)
     if there and not overwrite:
@@ -88,17 +90,23 @@ def write_window(window: Window, path: Path, *, overwrite: bool) -> None:
 
 
 def _write(path: Path, write: Callable[[Path], Any], *, overwrite: bool) -> None:
-    """Have a file written beside its place, and rename it."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Have a file written beside its place, and rename it; a link is followed, and stays."""
+    target = _target(path)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         write(partial)
         check_file(path, (path.suffix.lower(),), overwrite=overwrite)  # something may have come to be there meanwhile
-        partial.replace(path)
+        partial.replace(target)
     except OSError as error:
         _refuse(path, "room and permission to write it", error.strerror or f"{error}", ELSEWHERE)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _target(path: Path) -> Path:
+    """Return the file that a link leads to, or the path itself."""
+    return Path(os.path.realpath(path))
 
 
 def _parquet(to: Path, answer: Answer) -> None:

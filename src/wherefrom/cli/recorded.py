@@ -95,7 +95,7 @@ def record(
         for name, given in kept.items()
         if given is not None
     }
-    prompt, out = read_text(text, file), out.expanduser()
+    prompt, out = read_text(text, file), _place_of(out)
     with _in_options():
         _check_place(out, overwrite=overwrite)
     loaded = wherefrom.load(model, context=context, say=say)
@@ -231,6 +231,7 @@ class _Asked:
             output=output,
             predictions=self.length if predictions == "all" else 1 + self.more,
             text_bytes=None if self.more else sum(len(text.text.encode()) for text in texts),
+            written=self.more,
         )
 
 
@@ -246,13 +247,22 @@ def _refuse_beside_generate(kept: Mapping[str, str | None], written: str | None)
         )
 
 
+def _place_of(out: Path) -> Path:
+    """Return where a recording is to be, as Python's door reads a path too."""
+    from wherefrom.recording.layout import folder_of
+
+    return folder_of(out)
+
+
 def _check_place(out: Path, *, overwrite: bool, room: int = 0) -> None:
     """Refuse a place that could not be written to, or without room for so many bytes, before anything is computed."""
     from wherefrom.recording.place import Place
 
     place = Place(out, overwrite=overwrite)
-    place.require_room(room)
-    place.abandon()
+    try:
+        place.require_room(room)
+    finally:
+        place.abandon()
 
 
 @contextmanager

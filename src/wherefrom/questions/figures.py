@@ -33,6 +33,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 NONE_LEFT_OUT = "No head is left out."
 WAY_OUT = "Ask about the call of a text that reads itself, with the ids of that text."
+SINKS = 'The weight on the first token, where sinks show, is "first".'
 CONDITION = re.compile(r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*")
 COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
@@ -240,7 +241,7 @@ def _place(columns: Sequence[Column], name: str) -> int:
             "a column of the heads",
             expected=f"one of {', '.join(names)}",
             given=repr(name),
-            way_out='The weight on the first token, where sinks show, is "first".',
+            way_out=SINKS if re.search("sink|bos", name) else "Give a name as it stands above its column.",
             name=name,
         )
     return names.index(name)

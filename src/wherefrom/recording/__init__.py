@@ -12,6 +12,7 @@ from wherefrom.recording.contents import (
     Stored,
     check_recording,
     forecast_bytes,
+    listed,
 )
 from wherefrom.recording.forecast import forecast_file_bytes
 from wherefrom.recording.layout import SUFFIX, is_recording
@@ -35,6 +36,7 @@ __all__ = [
     "forecast_bytes",
     "forecast_file_bytes",
     "is_recording",
+    "listed",
     "open_recording",
     "save_recording",
     "verify_recording",

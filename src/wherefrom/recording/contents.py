@@ -170,6 +170,11 @@ class Call:
         group = self.heads // self.shapes["k"][0]
         return tuple(head // group for head in range(self.heads))
 
+    @property
+    def origin(self) -> tuple[str, str] | None:
+        """The name of the file that it lies in, and what tells it from every other call; None in memory."""
+        return None
+
     def place_of_head(self, head: int) -> int:
         """Return where a head's rows stand along the first axis of q.
 
@@ -194,7 +199,7 @@ class Call:
             return place
         raise InputError(
             f"the {what}",
-            expected=f"one of those that the recording keeps of layer {self.layer}, {_listed(numbers)}",
+            expected=f"one of those that the recording keeps of layer {self.layer}, {listed(numbers)}",
             given=str(number),
             way_out=f"Record the text again with this {what} kept.",
             layer=self.layer,
@@ -329,7 +334,7 @@ class Recording:
         held = [call.layer for call in alike]
         raise InputError(
             "the layer" if alike else "the kind of attention",
-            expected=f"one of {_listed(held)}" if alike else f"one that was recorded ({kinds})",
+            expected=f"one of {listed(held)}" if alike else f"one that was recorded ({kinds})",
             given=str(layer) if alike else f"{kind} of the {part}",
             way_out="Layers are numbered from 0; these are the ones that the recording holds.",
             layer=layer,
@@ -443,7 +448,7 @@ def _size(count: int) -> str:
     return _counted(count, "byte")
 
 
-def _listed(numbers: Sequence[int] | NDArray[np.int64]) -> str:
+def listed(numbers: Sequence[int] | NDArray[np.int64]) -> str:
     """Return ascending whole numbers in words: "0 to 29", or some of them one by one."""
     ascending = sorted(int(number) for number in numbers)
     if len(ascending) > 2 and ascending[-1] - ascending[0] == len(ascending) - 1:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from wherefrom.checks import check_kind, whole
+from wherefrom.checks import as_index, check_index, check_items, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.recording.agreement import CALL, KEPT, OF_PREDICTIONS, OF_SOURCE, OF_TOKENS, OPTIONAL, Form
 from wherefrom.recording.contents import ModelFacts, Stored
@@ -37,6 +38,7 @@ def forecast_file_bytes(
     output_width: int | None = None,
     predictions: int = 1,
     text_bytes: int | None = None,
+    written: int = 0,
 ) -> int:
     """Return the size in bytes that a recording's folder will have, within a few hundredths.
 
@@ -45,26 +47,33 @@ def forecast_file_bytes(
         tokens: of the text; of the decoder where there is an encoder.
         source_tokens: of the encoder's text.
         item_size: bytes of a number of q, k and v: 4, or 2 with `store`.
-        layers: those that are kept; all unless given.
+        layers: those that are kept; all unless given. One given twice counts once; so do heads and positions.
         heads: those of each layer that are kept, with the keys and values that they read; all unless given.
         positions: the destinations that are kept, of the part that predicts; all unless given.
         output_width: the width M of the model where output projections are kept.
         predictions: how many positions' predictions are kept.
         text_bytes: of the text, where that is known.
+        written: how many of the tokens the model writes: of each, every call that reads it keeps a self-check.
 
     Raises:
-        InputError: the facts of no model, or a number below 0.
+        InputError: the facts of no model; a number below 0; a layer, head or position out of range, or none.
     """
     model = check_kind("the model's facts", model, ModelFacts, way_out="Give recording.model.")
-    named = {"tokens": tokens, "source_tokens": source_tokens, "predictions": predictions}
+    named = {"tokens": tokens, "source_tokens": source_tokens, "predictions": predictions, "written": written}
     optional = {"output_width": output_width, "text_bytes": text_bytes}
     named |= {name: value for name, value in optional.items() if value is not None}
     for name, value in named.items():
         whole(name, value, least=0, way_out="Count from 0; leave it out where nothing is left out.")
-    if item_size not in NUMBERS:
+    dtype = NUMBERS.get(as_index(item_size) or 0)
+    if dtype is None:
         given, way_out = repr(item_size), "float16 and bfloat16 have 2, float32 has 4."
         raise InputError("the bytes of a number", expected="2, 4 or 8", given=given, way_out=way_out)
-    keep = _Keep(model, layers, heads, positions, NUMBERS[item_size], output_width)
+    chosen = (
+        _chosen("layer", layers, max(model.layers, model.encoder_layers)),
+        _chosen("head", heads, model.heads),
+        _chosen("position", positions, tokens),
+    )
+    keep = _Keep(model, *chosen, dtype, output_width, written)
     letters = LETTERS * tokens if text_bytes is None else text_bytes
     files = {
         TOKENS: _tokens(tokens, letters, source_tokens if model.kind == "encoder-decoder" else None),
@@ -77,6 +86,17 @@ def forecast_file_bytes(
     return len(manifest.to_bytes()) + sum(file.bytes for file in listed.values())
 
 
+def _chosen(what: str, asked: Any, size: int) -> tuple[int, ...] | None:
+    """Return what is kept, ascending, each once."""
+    if asked is None:
+        return None
+    way_out = f"A single one is (3,); None keeps every {what}."
+    given = check_items(f"the {what}s to keep", asked, expected="whole numbers, such as (0, 1)", way_out=way_out)
+    if not given:
+        raise InputError(f"the {what}s to keep", expected="at least one", given="none", way_out=way_out)
+    return tuple(sorted({check_index(what, number, size) for number in given}))
+
+
 def _predicted(predictions: int) -> dict[str, int]:
     """Return the sizes of the predictions' arrays; how many different tokens are predicted is a guess."""
     distinct = PREDICTED * predictions if predictions < 20 else predictions
@@ -86,14 +106,15 @@ def _predicted(predictions: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Keep:
-    """What is kept of every call, as it was given; None is all."""
+    """What is kept of every call; None is all."""
 
     model: ModelFacts
-    layers: Sequence[int] | None
-    heads: Sequence[int] | None
-    positions: Sequence[int] | None
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    positions: tuple[int, ...] | None
     dtype: str
     output_width: int | None
+    written: int
 
     def calls(self, tokens: int, sources: int) -> Iterator[tuple[CallFacts, dict[str, Spec]]]:
         """Yield the facts and the arrays of every call of a recording."""
@@ -108,11 +129,12 @@ class _Keep:
 
     def _call(self, layer: int, part: str, kind: str, T: int, S: int) -> tuple[CallFacts, dict[str, Spec]]:
         model, group = self.model, self.model.heads // self.model.kv_heads
-        heads = tuple(range(model.heads)) if self.heads is None else tuple(self.heads)
+        heads = tuple(range(model.heads)) if self.heads is None else self.heads
         read = sorted({head // group for head in heads})
         rows = T if self.positions is None or part != model.part else len(self.positions)
         sizes = {"H": len(heads), "K": len(read), "T": rows, "S": S, "D": model.head_size, "V": model.head_size}
-        sizes |= {"M": self.output_width or 0, "C": 1, "R": ROWS_CHECKED}
+        written = self.written if part == model.part else 0  # each in a pass of its own, which checks its one row
+        sizes |= {"M": self.output_width or 0, "C": 1 + written, "R": ROWS_CHECKED + written}
         part_only = (len(heads), rows) != (model.heads, T)
         forms = CALL | (KEPT if part_only else {})
         forms |= {} if self.output_width is None else {"output": OPTIONAL["output"][0]}

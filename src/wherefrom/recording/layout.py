@@ -192,20 +192,37 @@ def folder_of(path: Any) -> Path:
     """
     way_out = "Give the path of a recording's folder."
     path = check_kind("the path", Path(path) if isinstance(path, str) else path, Path, way_out=way_out)
-    if "\0" in str(path):
+    try:
+        fine = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half of a letter
+        fine = False
+    if not fine:
         raise InputError("the path", expected="a name that a folder can have", given=f"{str(path)!r}", way_out=way_out)
     return Path(os.path.expanduser(path))  # noqa: PTH111  # which leaves "~nobody" as it is
 
 
 def is_recording(path: str | Path) -> bool:
     """Whether a path is the folder of a recording, by the first lines of its manifest; it may still be damaged."""
-    manifest = folder_of(path) / MANIFEST
+    folder = folder_of(path)
+    try:
+        return has_manifest(folder)
+    except OSError:
+        return False
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether a manifest's first lines are in a folder, for whom it matters that they could not be read.
+
+    Raises:
+        OSError: whatever is there cannot be read.
+    """
+    manifest = folder / MANIFEST
     try:
         if not stat.S_ISREG(manifest.lstat().st_mode):  # a pipe would be waited for
             return False
         with manifest.open("rb") as file:
             start = file.read(OPENING + len(FORMAT_LINE))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return start.startswith(FIRST[:11]) and start[OPENING:] == FORMAT_LINE
 
@@ -220,7 +237,7 @@ def _content(path: Path, data: bytes) -> dict[str, Any]:
     found = FIRST % zlib.crc32(data[OPENING:])
     if not data.startswith(FIRST[:11]) or data[OPENING - 3 : OPENING] != FIRST[-3:]:
         given = "another beginning"
-        way_out = "Name the folder of a recording, as save_recording wrote it."
+        way_out = "Name the folder that `wherefrom record` or save_recording wrote."
         expected = 'a manifest of a recording, beginning with its own {"crc32": ...}'
         broken(path, MANIFEST, expected=expected, given=given, way_out=way_out)
     if data[:OPENING] != found:
@@ -231,7 +248,7 @@ def _content(path: Path, data: bytes) -> dict[str, Any]:
 
 def _check_version(path: Path, content: Mapping[str, Any]) -> None:
     if content.get("format") != FORMAT:
-        way_out = "Name the folder of a recording, as save_recording wrote it."
+        way_out = "Name the folder that `wherefrom record` or save_recording wrote."
         given = str(content.get("format"))[:40]
         broken(path, MANIFEST, expected=f'the format "{FORMAT}"', given=given, way_out=way_out)
     version = content.get("version")

@@ -27,9 +27,9 @@ from wherefrom.recording.layout import (
     read_manifest,
 )
 from wherefrom.recording.stored import LOADED, StoredCall, StoredFile
-from wherefrom.recording.strict import broken
+from wherefrom.recording.strict import broken, way_out_of
 
-SAVE = "Name the folder that save_recording wrote, by custom NAME.wherefrom."
+SAVE = "Name the folder that `wherefrom record` or save_recording wrote, by custom NAME.wherefrom."
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _require_recording(folder: Path) -> None:
 
 def _unreadable(folder: Path, error: OSError) -> NoReturn:
     given = f"{error}".rstrip(".")
-    way_out = "Copy the recording to where it can be read."
+    way_out = way_out_of(error, "Copy the recording to where it can be read.")
     broken(folder, "the recording", expected="files that can be read", given=given, way_out=way_out)
 
 

@@ -6,9 +6,13 @@ other to whoever asks it, whose arrays are views of the mapped file, each summed
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
+import sys
+import weakref
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -18,11 +22,13 @@ import numpy as np
 from wherefrom.mask import Mask
 from wherefrom.recording.contents import ARRAYS, Array, Call, Check, Kept
 from wherefrom.recording.layout import CallFacts, FileFacts
-from wherefrom.recording.strict import broken, strict_json
+from wherefrom.recording.strict import COPY_AGAIN, broken, strict_json, way_out_of
 from wherefrom.recording.tensors import DTYPES, Spec, as_read, header_of, is_finite, starts_of, view_of
 
 LOADED = (*ARRAYS, "mask", "kept", "checks")
 """The fields of a call that are read from its file when they are asked for."""
+UNOPENED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) and os.name != "nt" else {}
+"""A map needs no open file beside it, where Python can do without."""
 BELOW_ALL = ("lse", "bias", "sinks", "log_probabilities", "next.log_probabilities")
 """Arrays in which minus infinity has a meaning."""
 
@@ -52,11 +58,18 @@ class StoredFile:
         return starts_of(self.facts.tensors, len(self._header))
 
     @cached_property
+    def _maps(self) -> weakref.WeakValueDictionary[str, mmap.mmap]:
+        return weakref.WeakValueDictionary()
+
     def _mapped(self) -> mmap.mmap:
-        with (self.folder / self.name).open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(mapped) != self.facts.bytes:  # it was when the recording was opened
-            self._refuse(self.name, f"{self.facts.bytes:,} bytes", f"{len(mapped):,}")
+        """Return the file, mapped: once, for as long as an array of it is there, since a map is an open file."""
+        mapped = self._maps.get(self.name)
+        if mapped is None:
+            with (self.folder / self.name).open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **UNOPENED)
+            if len(mapped) != self.facts.bytes:  # it was when the recording was opened
+                self._refuse(self.name, f"{self.facts.bytes:,} bytes", f"{len(mapped):,}")
+            self._maps[self.name] = mapped
         return mapped
 
     def check_header(self) -> None:
@@ -90,9 +103,10 @@ class StoredFile:
         if name not in self.facts.tensors:
             return None
         try:
-            return self._checked(name, self._mapped)
+            return self._checked(name, self._mapped())
         except OSError as error:
-            self._refuse(self.name, "a file that can be read", f"{error}".rstrip("."))
+            way_out = way_out_of(error, COPY_AGAIN)
+            self._refuse(self.name, "a file that can be read", f"{error}".rstrip("."), way_out=way_out)
 
     def _checked(self, name: str, buffer: Any) -> Array:
         spec, start = self.facts.tensors[name], self._starts[name]
@@ -111,10 +125,12 @@ class StoredFile:
                 self._refuse(f"{name} in {self.name}", "finite numbers", "a NaN or an infinity", name)
         return values
 
-    def _refuse(self, what: str, expected: str, given: str, array: str | None = None) -> NoReturn:
+    def _refuse(
+        self, what: str, expected: str, given: str, array: str | None = None, way_out: str = COPY_AGAIN
+    ) -> NoReturn:
         facts: dict[str, Any] = {"layer": self.layer, "array": array}
         known = {name: value for name, value in facts.items() if value is not None}
-        broken(self.folder, what, expected=expected, given=given, file=self.name, **known)
+        broken(self.folder, what, expected=expected, given=given, way_out=way_out, file=self.name, **known)
 
     def _explain(self, found: bytes) -> None:
         """Say what is wrong with a header, of which as much was read as is expected."""
@@ -184,6 +200,14 @@ class StoredCall(Call):
             return super().shapes
         tensors = self._file.facts.tensors
         return {name: tensors[name].shape for name in ARRAYS if name in tensors}
+
+    @property
+    def origin(self) -> tuple[str, str] | None:
+        """The name of its file, and all that the manifest says of it, the checksums of its arrays included."""
+        if self._file is None:
+            return None
+        sums = {name: spec.crc32 for name, spec in self._file.facts.tensors.items()}
+        return Path(self._file.name).name, json.dumps([asdict(self._facts), sums], sort_keys=True)
 
     @property
     def bytes(self) -> int:

@@ -6,6 +6,7 @@ JSON permits and a manifest does not: a key twice, NaN and infinities, numbers b
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 from wherefrom.errors import RecordingError
 
 COPY_AGAIN = "Copy the recording again from where it is whole, or record the text again."
+TOO_MANY = "Let go of other recordings that are open, or raise the limit on open files: ulimit -n."
 MOST = 2**63 - 1  # the largest whole number of a file's arrays
 
 
@@ -28,6 +30,11 @@ def broken(path: Path, what: str, *, expected: str, given: str, way_out: str = C
     raise RecordingError(
         f"{path}: {what}", expected=expected, given=given, way_out=way_out, path=path, **facts
     ) from None
+
+
+def way_out_of(error: OSError, otherwise: str) -> str:
+    """Return the way out of what the system refused: of too many open files their own."""
+    return TOO_MANY if error.errno == errno.EMFILE else otherwise
 
 
 def strict_json(path: Path, what: str, data: bytes) -> dict[str, Any]:

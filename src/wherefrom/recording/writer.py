@@ -66,8 +66,8 @@ class Writer:
         self._calls: dict[str, CallFacts] = {}
         self._files: dict[str, FileFacts] = {}
         self._place = Place(path, overwrite=overwrite)
-        self.path = self._place.path
         try:
+            self.path = self._place.path
             self._place.require_room(forecast or 0)
             arrays = words.tokens_as_arrays(self.path, tokens)
             words.tokens_of_arrays(self.path, arrays)  # which refuses what could not be opened again

@@ -16,9 +16,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from wherefrom.checks import check_index
+from wherefrom.errors import InputError
 from wherefrom.readable import printable, readable
 from wherefrom.recording import Call, Prediction, Recording
 from wherefrom.recording.layout import FORMATS, MANIFEST, PREDICTIONS, SCANS, TOKENS, CallFacts, Manifest, read_manifest
+from wherefrom.recording.strict import broken
 from wherefrom.spans import Tokens
 from wherefrom.views.answers import WIDTH, flowing
 from wherefrom.views.cells import count, fitted, percent, quoted
@@ -37,19 +39,30 @@ RANGES = 8
 
 
 def recording_facts(recording: Recording) -> dict[str, Any]:
-    """Return what a recording is, as what `json.dumps` takes.
+    """Return what a recording is, as what `json.dumps` takes. The logarithm of a probability of 0 is None there.
 
     Args:
         recording: from `wherefrom.open_recording`.
 
     Raises:
+        InputError: it is in memory.
         RecordingError: its folder is not as it was when it was opened.
     """
-    assert recording.path is not None, "it was opened from a folder"
-    manifest = read_manifest(recording.path)
-    source = recording.source
+    folder = recording.path
+    if folder is None:
+        expected, way_out = "one that was opened from a file", "Save it with save_recording, and open that."
+        raise InputError("the recording", expected=expected, given="one in memory", way_out=way_out)
+    try:
+        return _facts_in(folder, recording)
+    except OSError as error:
+        expected, given = "the folder as it was when it was opened", f"{error}".rstrip(".")
+        broken(folder, "the recording", expected=expected, given=given)
+
+
+def _facts_in(folder: Path, recording: Recording) -> dict[str, Any]:
+    manifest, source = read_manifest(folder), recording.source
     return {
-        "path": str(recording.path),
+        "path": str(folder),
         "written_by": manifest.written_by,
         "model": asdict(recording.model),
         "tokens": len(recording),
@@ -59,11 +72,11 @@ def recording_facts(recording: Recording) -> dict[str, Any]:
         "written_from": recording.written_from,
         "seconds": recording.seconds,
         "calls": [_kind(calls, manifest) for calls in _alike(recording.calls)],
-        "bytes": _sizes(manifest, recording.path),
+        "bytes": _sizes(manifest, folder),
         "checks": checks_of(recording),
         "stored": stored_of(recording),
         "predictions": _predictions(recording),
-        "scans": _scans(recording.path, manifest),
+        "scans": _scans(folder, manifest),
         "units": {"bytes": "bytes", "log_probability": "nats", "seconds": "wall clock", "positions": "from 0"},
     }
 
@@ -170,7 +183,7 @@ def _prediction(prediction: Prediction, tokens: Tokens) -> dict[str, Any]:
     known = dict(zip(prediction.ids, prediction.labels, strict=False))
     known = known or {number: tokens[ids.index(number)].label for number in prediction.ids if number in ids}
     likeliest = [
-        {"id": number, "label": known.get(number), "log_probability": value}
+        {"id": number, "label": known.get(number), "log_probability": None if value == -math.inf else value}
         for number, value in zip(prediction.ids, prediction.log_probabilities, strict=True)
     ]
     return {"position": prediction.position, "likeliest": likeliest}
@@ -298,13 +311,14 @@ def _rounding(stored: Mapping[str, Any]) -> str:
 
 def _tokens(tokens: Sequence[Mapping[str, Any]], width: int) -> Iterator[Text]:
     """Yield some tokens, a line each."""
-    most = max(1, min(TOKEN, width - 24))
+    at, id_ = (max([6, *(len(f"{token[name]}") for token in tokens)]) for name in ("position", "id"))
+    marks = ["  written" if token["written"] else "" for token in tokens]
+    most = max(6, min(TOKEN, width - at - id_ - 4 - max(map(len, marks), default=0)))
     labels = [fitted(quoted(printable(token["label"])), most, pad=False) for token in tokens]
     cells = max(map(cell_len, [*labels, "token"]))
-    yield Text(f"{'at':>6}  {'token':<{cells}}  {'id':>6}", "dim")
-    for token, label in zip(tokens, labels, strict=True):
-        mark = "  written" if token["written"] else ""
-        yield Text(f"{token['position']:>6}  {fitted(label, cells)}  {token['id']:>6}{mark}")
+    yield Text(f"{'at':>{at}}  {'token':<{cells}}  {'id':>{id_}}", "dim")
+    for token, label, mark in zip(tokens, labels, marks, strict=True):
+        yield Text(f"{token['position']:>{at}}  {fitted(label, cells)}  {token['id']:>{id_}}{mark}")
 
 
 def _quoted_excerpt(text: Mapping[str, Any]) -> str:
@@ -366,4 +380,5 @@ def _said(predictions: Mapping[str, Any]) -> str:
 
 def _likely(one: Mapping[str, Any]) -> str:
     name = f"id {one['id']}" if one["label"] is None else quoted(one["label"])
-    return f"{name} {percent(math.exp(one['log_probability']))}"
+    value = one["log_probability"]
+    return f"{name} {percent(0.0 if value is None else math.exp(value))}"

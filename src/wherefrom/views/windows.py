@@ -59,6 +59,21 @@ def window_lines(window: Window, readers: Tokens, read: Tokens, *, width: int = 
         yield from flowing(sentence, width, style="dim")
 
 
+def outside(window: Window, read: Tokens) -> str:
+    """Return how much of the destinations' rows lies on sources that are not in a window, as a sentence.
+
+    Args:
+        window: from `wherefrom.weights`.
+        read: the tokens at the sources, all of them.
+    """
+    if len(window.sources) == len(read):
+        return "No source is left out."
+    if window.left_out.count() == 0:
+        return "No destination of the window may read anything."
+    share = f"at most {float(window.left_out.max()):.4f} of a destination's row"
+    return f"Left out: {len(read) - len(window.sources):,} of {len(read):,} sources, with {share}."
+
+
 def _ends(numbers: range, most: int) -> list[int | None]:
     """Return some numbers at either end, None for what is between."""
     if len(numbers) <= 2 * most:
