@@ -91,7 +91,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_single_file(whole: Path) -> None:
     file = whole / CALL
-    refused(file, "the recording: expected a folder with a recording, got a file. Name the folder that save_recording")
+    refused(file, "the recording: expected a folder with a recording, got a file. Name the folder that")
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
