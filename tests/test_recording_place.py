@@ -528,3 +528,10 @@ def test_the_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     files = {Path(name).name for name in bytes_of(path)} - {"recording.json"}
     assert set(done[: len(files)]) == files
     assert done[len(files) :] == ["recording.json", "calls", ".a.unfinished", "renamed", tmp_path.name]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError) as caught:
+        Place(tmp_path / "nowhere" / "x.wherefrom", overwrite=False)
+    assert "expected a folder to put it in, got" in str(caught.value)
+    assert str(caught.value).endswith("nowhere, where nothing is. Make that folder first, or choose another path.")

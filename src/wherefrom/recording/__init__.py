@@ -1,19 +1,7 @@
 """Recordings (floor 2): what one holds, how it lies in a file, and how it is written and opened. No torch."""
 
-from wherefrom.recording.contents import (
-    ARRAYS,
-    Array,
-    Call,
-    Check,
-    Kept,
-    ModelFacts,
-    Prediction,
-    Recording,
-    Stored,
-    check_recording,
-    forecast_bytes,
-    listed,
-)
+from wherefrom.recording.call import ARRAYS, Array, Call, Check, Kept, Stored, listed
+from wherefrom.recording.contents import ModelFacts, Prediction, Recording, check_recording, forecast_bytes
 from wherefrom.recording.forecast import forecast_file_bytes
 from wherefrom.recording.layout import SUFFIX, is_recording
 from wherefrom.recording.reader import Verified, open_recording, verify_recording

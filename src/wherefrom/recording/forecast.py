@@ -13,7 +13,8 @@ from typing import Any
 from wherefrom.checks import as_index, check_index, check_items, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.recording.agreement import CALL, KEPT, OF_PREDICTIONS, OF_SOURCE, OF_TOKENS, OPTIONAL, Form
-from wherefrom.recording.contents import ModelFacts, Stored
+from wherefrom.recording.call import Stored
+from wherefrom.recording.contents import ModelFacts
 from wherefrom.recording.layout import PREDICTIONS, TOKENS, CallFacts, FileFacts, KeptFacts, Manifest
 from wherefrom.recording.tensors import Spec, size_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wherefrom.errors import InputError
-from wherefrom.recording.contents import ARRAYS, Array, Call, Stored
+from wherefrom.recording.call import ARRAYS, Array, Call, Stored
 from wherefrom.recording.layout import FORMATS, KINDS, CallFacts, KeptFacts
 from wherefrom.recording.rounding import rounded
 from wherefrom.recording.strict import broken

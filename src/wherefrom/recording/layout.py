@@ -26,7 +26,8 @@ import numpy as np
 
 from wherefrom.checks import check_kind
 from wherefrom.errors import InputError
-from wherefrom.recording.contents import ModelFacts, Stored
+from wherefrom.recording.call import Stored
+from wherefrom.recording.contents import ModelFacts
 from wherefrom.recording.strict import MOST, Fields, broken, strict_json
 from wherefrom.recording.tensors import DTYPES, Spec
 

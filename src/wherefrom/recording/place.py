@@ -192,11 +192,16 @@ class Place:
             yield
         except OSError as error:
             self.abandon()
+            expected, given = "room and permission to write it", f"{error}".rstrip(".")
+            way_out = way_out_of(error, "Make room, or choose another path; nothing was left behind.")
+            if isinstance(error, FileNotFoundError) and not self.path.parent.exists():
+                expected, given = "a folder to put it in", f"{self.path.parent}, where nothing is"
+                way_out = "Make that folder first, or choose another path."
             raise RecordingError(
                 f"{self.path}: {what}",
-                expected="room and permission to write it",
-                given=f"{error}".rstrip("."),
-                way_out=way_out_of(error, "Make room, or choose another path; nothing was left behind."),
+                expected=expected,
+                given=given,
+                way_out=way_out,
                 path=self.path,
             ) from error
         except BaseException:

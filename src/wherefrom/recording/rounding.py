@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.recording.contents import Array, Call, Stored
+from wherefrom.recording.call import Array, Call, Stored
 from wherefrom.recording.layout import FORMATS
 from wherefrom.recording.tensors import as_read, as_stored
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from wherefrom.mask import Mask
-from wherefrom.recording.contents import ARRAYS, Array, Call, Check, Kept
+from wherefrom.recording.call import ARRAYS, Array, Call, Check, Kept
 from wherefrom.recording.layout import CallFacts, FileFacts
 from wherefrom.recording.strict import COPY_AGAIN, broken, strict_json, way_out_of
 from wherefrom.recording.tensors import DTYPES, Spec, as_read, header_of, is_finite, starts_of, view_of

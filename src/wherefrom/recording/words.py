@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.recording.contents import Array, Prediction
+from wherefrom.recording.call import Array
+from wherefrom.recording.contents import Prediction
 from wherefrom.recording.layout import PREDICTIONS, TOKENS
 from wherefrom.recording.strict import broken
 from wherefrom.spans import Token, Tokens, whole_text

@@ -13,7 +13,8 @@ from pathlib import Path
 from wherefrom import __version__
 from wherefrom.checks import check_kind
 from wherefrom.recording import agreement, words
-from wherefrom.recording.contents import Array, Call, ModelFacts, Prediction, Recording, check_recording
+from wherefrom.recording.call import Array, Call
+from wherefrom.recording.contents import ModelFacts, Prediction, Recording, check_recording
 from wherefrom.recording.given import MEND, Look, check_store, facts_of, tensors_of
 from wherefrom.recording.layout import (
     MANIFEST,
