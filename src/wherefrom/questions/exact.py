@@ -47,7 +47,8 @@ def window_of_weights(call: Call, head: int, destinations: range, sources: range
         bias = call.bias[place if len(call.bias) > 1 else 0]
         scores += bias[rows, columns]
     lse = call.lse[place, rows].astype(np.float64)
-    weights = _exp(scores - np.where(np.isneginf(lse), np.inf, lse)[:, None])
+    scores -= np.where(np.isneginf(lse), np.inf, lse)[:, None]
+    weights = _exp(scores)
     permitted = _permitted(call, head, destinations, sources)
     if permitted is not None:
         weights[~permitted] = 0.0
@@ -145,17 +146,22 @@ def _products(many: Array, few: Floats) -> Floats:
 
 
 def _exp(exponent: NDArray[Any]) -> NDArray[Any]:
-    """Return exp in double precision, of a large piece only where it is worth it.
+    """Return exp in double precision, of a large piece only where it is worth it; written over the exponents.
 
-    That of a source that is not permitted may be beyond every number; it is replaced by 0.
+    That of a source that is not permitted may be beyond every number; it is replaced by 0. A large piece is written
+    over, since pages fresh from the system cost more than the numbers in them.
     """
     with np.errstate(over="ignore", under="ignore"):
-        if exponent.size < LARGE:
-            return np.asarray(np.exp(exponent))
-        weights = np.exp(exponent.astype(np.float32)).astype(np.float64)
-        worth = np.flatnonzero(exponent.ravel() > LOG_WORTH)
-        weights.reshape(-1)[worth] = np.exp(exponent.reshape(-1)[worth])
-    return weights
+        if exponent.size < LARGE or exponent.dtype != np.float64:
+            return np.asarray(np.exp(exponent, out=exponent))
+        flat = exponent.ravel(order="K")  # a view of a fresh array, transposed or not
+        rough = flat.astype(np.float32)
+        worth = np.flatnonzero(rough > LOG_WORTH)
+        exact = np.exp(flat[worth])
+        np.exp(rough, out=rough)
+        flat[...] = rough
+        flat[worth] = exact
+    return exponent
 
 
 def _capped(call: Call, scores: NDArray[Any]) -> NDArray[Any]:
