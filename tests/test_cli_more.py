@@ -280,3 +280,15 @@ def test_why_scores_are_divided(tmp_path: Path) -> None:
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_a_table_that_cannot_be_made(tmp_path: Path, options: list[Any], sentence: str, as_json: bool) -> None:
     refused(typed(tmp_path, "example", *options, *["--json"] * as_json), sentence)
+
+
+def test_a_text_beyond_the_training_is_traced_and_said(tmp_path: Path, small_folder: Path) -> None:
+    text = "x" * 310  # the model was trained on 300 tokens
+    ended = typed(tmp_path, "trace", text, "--model", small_folder, "--carried", 0)
+    assert (ended.code, ended.out) == (2, "")
+    assert "at most 300 tokens" in ended.err
+    ended = typed(tmp_path, "trace", text, "--model", small_folder, "--carried", 0, "--context", 310)
+    assert ended.code == 0
+    assert ended.out.startswith("small")
+    assert "310 tokens" in ended.out
+    assert "was trained on up to 300 tokens and may read 310: beyond its training" in ended.err

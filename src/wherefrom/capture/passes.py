@@ -190,19 +190,13 @@ def in_order(call: Call) -> tuple[bool, bool, int]:
 
 
 def _with_output(model: LanguageModel, call: Call) -> Call:
-    site = Site(call.layer, call.name, "cross" if call.kind == "cross" else "self", _part(call.part))
-    return replace(call, output=by_head(_output_projection(model, site), call.heads))
+    return replace(call, output=by_head(_output_projection(model, call), call.heads))
 
 
-def _part(name: str) -> Any:
-    return name
-
-
-def _output_projection(model: LanguageModel, site: Site) -> Array:
+def _output_projection(model: LanguageModel, site: Site | Call) -> Array:
     """Return the output projection of a call, [M, H * V], a view of the model's own."""
-    transformer = model.transformer
-    beside = site.part == "encoder" and transformer.encoder is not None
-    block = (transformer.encoder if beside else transformer).blocks[site.layer]  # type: ignore[union-attr]
+    encoder = model.transformer.encoder if site.part == "encoder" else None
+    block = (model.transformer if encoder is None else encoder).blocks[site.layer]
     attention = block.cross_attention if site.kind == "cross" else block.attention
     assert isinstance(attention, Attention), "every call of a block is one of its sublayers"
     array: Array = attention.output.weight.detach().cpu().numpy()

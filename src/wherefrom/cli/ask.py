@@ -45,6 +45,10 @@ def trace(
         typer.Option(min=0, help="For how many sources, of those that reach 0.05 nats, each head is cut alone."),
     ] = 2,
     model: Model = "smollm2",
+    context: Annotated[
+        int | None,
+        typer.Option(help="Read up to so many tokens, also beyond what the model was trained for.", metavar="TOKENS"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show where a model's next token came from.
@@ -68,7 +72,7 @@ def trace(
     """
     prompt = read_text(text, file)
     wanted, other = one_of("target", target, target_id), one_of("against", against, against_id)
-    loaded = wherefrom.load(model, say=say)
+    loaded = wherefrom.load(model, context=context, say=say)
     with progress_bar(quiet=as_json) as progress:
         result = wherefrom.trace(
             loaded,

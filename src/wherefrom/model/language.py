@@ -216,7 +216,9 @@ def _fitting(model: LanguageModel, tokens: Tokens, room: int, what: str = "the p
             given=f"{len(tokens)} token{'' if len(tokens) == 1 else 's'}{behind}",
             way_out="Shorten the text, "
             + ("write fewer tokens, " if room > 1 else "")
-            + "or use a model with a longer context.",
+            + ("or " if model.config.positions == "learned" else "")
+            + ("use" if model.config.positions == "learned" else "load it with a larger context (--context), or use")
+            + " a model with a longer one.",
             tokens=len(tokens),
             context=model.config.context,
         )
