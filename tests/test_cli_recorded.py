@@ -248,8 +248,8 @@ def test_a_part_of_it_is_recorded_rounded(small_folder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("out", ["~nosuchuser/x", "/", "x" * 300])
 def test_a_place_that_cannot_be(tmp_path: Path, out: str) -> None:
     code, said, err = record(tmp_path, tmp_path / "missing", TEXT, "--out", out)
-    sentence = "a folder with a name, got the root" if out == "/" else "room and permission to write it, got"
-    refused((code, said, err), f": expected {sentence}")
+    sentences = {"~nosuchuser/x": "a folder to put it in, got", "/": "a folder with a name, got the root"}
+    refused((code, said, err), f": expected {sentences.get(out, 'room and permission to write it, got')}")
     assert seen(tmp_path) == {}
 
 
@@ -339,7 +339,7 @@ EARLY = [
     (("--generate", 3, "--predictions", "all"), "--predictions: expected none beside --generate, got one."),
     (("--generate", 3, "--written", "Sein"), "--written: expected none beside --generate, got one."),
     (("--out", "there"), "its place: expected nothing there yet, got a folder of something else."),
-    (("--out", "no/r.wherefrom"), "the recording's folder: expected room and permission to write it, got"),
+    (("--out", "no/r.wherefrom"), "the recording's folder: expected a folder to put it in, got"),
     (("--file", "no.txt"), "the prompt: expected one source, got a text and --file."),
 ]  # fmt: skip
 
