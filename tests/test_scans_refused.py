@@ -50,7 +50,7 @@ def with_nan(array):
         ({"codes": np.zeros(4, int)}, r"codes: expected an array of numbers \[S\], 5"),
         ({"codes": np.zeros(5)}, "the codes: expected whole numbers, got float64"),
         ({"scale": np.nan}, "the scale and the softcap: expected finite numbers, got nan and None"),
-        ({"softcap": 0.0}, "the softcap: expected a number above 0 and at most 1, got 0.0"),
+        ({"softcap": 0.0}, "the softcap: expected a number above 0, got 0.0"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(changes, message):
