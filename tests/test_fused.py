@@ -91,14 +91,18 @@ def off(found: Tensor, right: Tensor) -> float:
 
 
 def require_right(c: Case, output: Tensor, lse: Tensor) -> None:
-    """At most thrice as far from the page as a plain run in the same format, and one rounding of the result."""
+    """At most thrice as far from the page as a plain run in the same format, and one rounding of the result.
+
+    An error of a score is the relative error of its weight, and scores are as large as their lse: one step there.
+    """
     right_output, right_lse = exact(c)
     plain_output, plain_lse = usual(c)
     eps = torch.finfo(c.q.dtype).eps
-    rounding = eps * float(c.v.double().abs().max())
-    assert off(output, right_output) <= 3 * off(plain_output, right_output) + rounding
     finite = right_lse[right_lse > -torch.inf].abs()
-    rounding = max(eps, FLOAT32_EPS) * max(1.0, float(finite.max()) if finite.numel() else 0.0)
+    size = max(1.0, float(finite.max()) if finite.numel() else 0.0)
+    rounding = eps * size * float(c.v.double().abs().max())
+    assert off(output, right_output) <= 3 * off(plain_output, right_output) + rounding
+    rounding = max(eps, FLOAT32_EPS) * size
     assert off(lse, right_lse) <= 3 * off(plain_lse, right_lse) + rounding
 
 

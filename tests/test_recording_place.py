@@ -512,7 +512,7 @@ def test_what_is_no_path(path: object) -> None:
 
 def test_the_home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RecordingError, match="expected room and permission to write it, got"):
+    with pytest.raises(RecordingError, match="expected a folder to put it in, got"):
         save_recording(plain(), "~nosuchuser/x")
 
 
