@@ -72,6 +72,21 @@ def check_items(what: str, value: Any, *, expected: str, way_out: str) -> tuple[
     raise InputError(what, expected=expected, given=_named(value), way_out=way_out, value=value)
 
 
+def check_chosen(what: str, value: Any, size: int) -> tuple[int, ...] | None:
+    """Return indices below `size` that are to be kept, ascending, each once; None, which is all of them, stays None.
+
+    Raises:
+        InputError: no indices, none at all, or one out of range.
+    """
+    if value is None:
+        return None
+    way_out = f"A single one is (3,); None keeps every {what}."
+    given = check_items(f"the {what}s to keep", value, expected="whole numbers, such as (0, 1)", way_out=way_out)
+    if not given:
+        raise InputError(f"the {what}s to keep", expected="at least one", given="none", way_out=way_out)
+    return tuple(sorted({check_index(what, number, size) for number in given}))
+
+
 def check_kind(what: str, value: Any, kind: type[Kind], *, way_out: str) -> Kind:
     """Return `value` if it is of a kind.
 

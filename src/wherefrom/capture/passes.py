@@ -16,8 +16,7 @@ import torch
 
 from wherefrom.capture.predicted import predictions_of
 from wherefrom.capture.streaming import Keep, Stream, by_head
-from wherefrom.checks import check_index, check_items
-from wherefrom.errors import InputError
+from wherefrom.checks import check_chosen
 from wherefrom.model.attention_function import AttentionFunction, Site
 from wherefrom.model.language import LanguageModel
 from wherefrom.model.transformer import Attention
@@ -174,14 +173,8 @@ def keep_of(model: LanguageModel, tokens: Tokens, layers: Any, heads: Any, posit
 
 
 def _chosen(what: str, asked: Any, size: int) -> tuple[int, ...] | None:
-    if asked is None:
-        return None
-    way_out = f"A single one is (3,); None keeps every {what}."
-    given = check_items(f"the {what}s to keep", asked, expected="whole numbers, such as (0, 1)", way_out=way_out)
-    chosen = tuple(sorted({check_index(what, number, size) for number in given}))
-    if not chosen:
-        raise InputError(f"the {what}s to keep", expected="at least one", given="none", way_out=way_out)
-    return None if len(chosen) == size else chosen
+    chosen = check_chosen(what, asked, size)
+    return None if chosen is not None and len(chosen) == size else chosen
 
 
 def in_order(call: Call) -> tuple[bool, bool, int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Column, Window
-from wherefrom.questions.exact import Masked, column_of_weights, row_of_weights, window_of_weights
+from wherefrom.questions.exact import Masked, column_of_weights, pivot_of, row_of_weights, window_of_weights
 from wherefrom.questions.scanned import require_all_rows, require_whole_text
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import Call, Recording, check_recording, listed
@@ -200,7 +200,7 @@ def sink_share(call: Call, head: int, rows: range) -> NDArray[np.float64] | floa
         return 0.0
     place, at = call.place_of_head(head), [call.place_of_row(row) for row in rows]
     lse = call.lse[place, at].astype(np.float64)
-    share: NDArray[np.float64] = np.exp(float(call.sinks[place]) - np.where(np.isneginf(lse), np.inf, lse))
+    share: NDArray[np.float64] = np.exp(float(call.sinks[place]) - pivot_of(lse))
     return share
 
 
@@ -222,7 +222,7 @@ def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np
 
 
 @dataclass(eq=False)
-class _Tally:
+class Tally:
     """Weights [N] over the heads seen so far: mean, the largest, and the (layer, head) [N, 2] where it is largest.
 
     A head in which a destination may read nothing has no row there: it is not in the mean; `rowless` [N] counts them.
@@ -236,7 +236,8 @@ class _Tally:
     exactness: str = EXACTNESS
 
     @classmethod
-    def empty(cls, size: int) -> _Tally:
+    def empty(cls, size: int) -> Tally:
+        """Return the tally of nothing yet."""
         return cls(np.zeros(size), np.full(size, -1.0), np.zeros((size, 2), np.int64), np.zeros(size, np.int64))
 
     @property
@@ -257,20 +258,20 @@ class _Tally:
         self.where[higher, 0], self.where[higher, 1] = layer, heads[best][higher]
 
 
-def _tally(recording: Recording, scope: Scope, weights_of: Callable[[Call], Masked]) -> _Tally:
+def _tally(recording: Recording, scope: Scope, weights_of: Callable[[Call], Masked]) -> Tally:
     """Return the tally of `weights_of` [H, N] of every call in scope."""
-    tally: _Tally | None = None
+    tally: Tally | None = None
     asked = []
     for call, heads in scope.calls(recording):
         rows = weights_of(call)[[call.place_of_head(head) for head in heads]]
-        tally = _Tally.empty(rows.shape[1]) if tally is None else tally
+        tally = Tally.empty(rows.shape[1]) if tally is None else tally
         tally.add(call.layer, np.asarray(heads), rows)
         asked.append(call)
     assert tally is not None, "a scope yields a call, or refuses"
     return replace(tally, exactness=exactness_of(asked))
 
 
-def _answer(tokens: Tokens, tally: _Tally, top: int, *, question: str, listed: str, meaning: str, rest: str) -> Answer:
+def _answer(tokens: Tokens, tally: Tally, top: int, *, question: str, listed: str, meaning: str, rest: str) -> Answer:
     mean, order = tally.mean, _strongest(tally.mean, top)
     remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     left_out = f"Not listed: {_counted(mean, order, listed)} with {remainder:.4f} {rest}."
@@ -329,7 +330,7 @@ def _columns(who: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
-def _rows(tokens: Tokens, order: NDArray[np.int64], tally: _Tally) -> tuple[tuple[int | str | float, ...], ...]:
+def _rows(tokens: Tokens, order: NDArray[np.int64], tally: Tally) -> tuple[tuple[int | str | float, ...], ...]:
     return tuple(
         (p, tokens[p].label, float(tally.mean[p]), float(tally.largest[p]), *map(int, tally.where[p]))
         for p in order.tolist()

@@ -66,13 +66,13 @@ def diff(
     scope = checked_scope(first, layer, None, kind, part)
     _require_comparable(first, second, scope)
     pairs = _pairs(first, second, scope)
-    if _texts(first, scope) == _texts(second, scope):
+    if _texts(first) == _texts(second):
         return _of_weights(first, second, scope, pairs, most, progress)
     return _of_figures(first, second, scope, most)
 
 
-def _texts(recording: Recording, scope: Scope) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of every text that calls of a scope depend on."""
+def _texts(recording: Recording) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of every text that was read."""
     return tuple(text.ids for text in (recording.tokens, recording.source) if text is not None)
 
 
@@ -85,7 +85,7 @@ def _require_comparable(first: Recording, second: Recording, scope: Scope) -> No
             given=" and ".join(f"{layers + beside} layers of {heads} heads" for layers, beside, heads, _ in sizes),
             way_out="Compare models of one shape; `wherefrom heads` shows the figures of each alone.",
         )
-    if _texts(first, scope) == _texts(second, scope) or (_same_model(first, second) and scope.kind == "self"):
+    if _texts(first) == _texts(second) or (_same_model(first, second) and scope.kind == "self"):
         return
     what = "two texts" if scope.kind == "self" else "two texts, through cross-attention"
     raise InputError(
@@ -140,7 +140,7 @@ def _of_weights(
             rows += [(one.layer, head, *distance) for head, distance in zip(shared, found, strict=True)]
             if progress is not None:
                 progress(done + 1, len(pairs))
-    rows.sort(key=lambda row: -1.0 if row[2] is None else -float(row[2]))
+    rows.sort(key=_largest_first)
     return Answer(
         question=f"In which heads{scope.of(first.model)} do {_named(first, second)} weight the same {len(first):,} "
         "tokens most differently?",
@@ -184,7 +184,7 @@ def _of_figures(first: Recording, second: Recording, scope: Scope, top: int) -> 
     )
     sizes = [len(recording.read_by("self", scope.part)[0]) for recording in (first, second)]
     rows: list[tuple[Cell, ...]] = [(*at, *_largest_difference(own[at], other[at])) for at in own if at in other]
-    rows.sort(key=lambda row: -1.0 if row[2] is None else -float(row[2]))
+    rows.sort(key=_largest_first)
     return Answer(
         question=f"In which heads{scope.of(first.model)} of {first.model.name} do the figures of two texts, of "
         f"{sizes[0]:,} and {sizes[1]:,} tokens, differ most?",
@@ -201,6 +201,10 @@ def _of_figures(first: Recording, second: Recording, scope: Scope, top: int) -> 
         left_out=_left_out(len(rows), top, [row[2] for row in rows]),
         remainder=0.0,
     )
+
+
+def _largest_first(row: tuple[Cell, ...]) -> float:
+    return 1.0 if row[2] is None else -float(row[2])
 
 
 def _largest_difference(own: dict[str, Cell], other: dict[str, Cell]) -> tuple[Cell, ...]:

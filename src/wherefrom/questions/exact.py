@@ -38,21 +38,7 @@ def window_of_weights(call: Call, head: int, destinations: range, sources: range
     Raises:
         InputError: a head or destination that the recording does not keep.
     """
-    place, columns = call.place_of_head(head), slice(sources.start, sources.stop)
-    rows = _places(call, destinations)
-    q = call.q[place, rows].astype(np.float64)  # T D
-    k = call.k[call.key_heads[place], columns].astype(np.float64)  # S D
-    scores = _capped(call, (call.scale * q) @ k.T)  # T S
-    if call.bias is not None:
-        bias = call.bias[place if len(call.bias) > 1 else 0]
-        scores += bias[rows, columns]
-    lse = call.lse[place, rows].astype(np.float64)
-    scores -= np.where(np.isneginf(lse), np.inf, lse)[:, None]
-    weights = _exp(scores)
-    permitted = _permitted(call, head, destinations, sources)
-    if permitted is not None:
-        weights[~permitted] = 0.0
-    return _marked(weights, np.isneginf(lse)[:, None])
+    return _window(call, head, destinations, sources, np.float64)
 
 
 def window_in_single(call: Call, head: int, destinations: range, sources: range) -> Masked:
@@ -63,15 +49,20 @@ def window_in_single(call: Call, head: int, destinations: range, sources: range)
     Raises:
         InputError: as `window_of_weights`.
     """
+    return _window(call, head, destinations, sources, np.float32)
+
+
+def _window(call: Call, head: int, destinations: range, sources: range, kind: type[np.floating[Any]]) -> Masked:
     place, columns = call.place_of_head(head), slice(sources.start, sources.stop)
     rows = _places(call, destinations)
-    q = (call.scale * call.q[place, rows].astype(np.float64)).astype(np.float32)  # T D
-    scores = _capped(call, q @ call.k[call.key_heads[place], columns].astype(np.float32, copy=False).T)  # T S
+    q = (call.scale * call.q[place, rows].astype(np.float64)).astype(kind, copy=False)  # T D
+    k = call.k[call.key_heads[place], columns].astype(kind, copy=False)  # S D
+    scores = _capped(call, q @ k.T)  # T S
     if call.bias is not None:
-        scores = scores + call.bias[place if len(call.bias) > 1 else 0][rows, columns]
-    lse = call.lse[place, rows]
-    with np.errstate(over="ignore", under="ignore"):
-        weights = np.exp(scores - np.where(np.isneginf(lse), np.inf, lse)[:, None], dtype=np.float32)
+        scores += call.bias[place if len(call.bias) > 1 else 0][rows, columns]
+    lse = call.lse[place, rows].astype(kind, copy=False)
+    scores -= pivot_of(lse)[:, None]
+    weights = _exp(scores)
     permitted = _permitted(call, head, destinations, sources)
     if permitted is not None:
         weights[~permitted] = 0.0
@@ -111,7 +102,7 @@ def column_of_weights(call: Call, source: int) -> Masked:
         weights[place] = scores
     permitted = call.mask.permitted(call.rows, [source])[..., 0]  # T or H T
     allowed = permitted[list(call.head_numbers)] if permitted.ndim == 2 else permitted
-    exponent = np.where(allowed, weights - np.where(np.isneginf(lse), np.inf, lse), -np.inf)
+    exponent = np.where(allowed, weights - pivot_of(lse), -np.inf)
     return _marked(_exp(exponent), np.isneginf(lse))
 
 
@@ -119,7 +110,7 @@ def _rows(call: Call, own: NDArray[np.int64], at: int, key_head: int, reach: ran
     """Return the weights [len(own), len(reach)] of heads that read the same keys; of a long row in two steps."""
     columns = slice(reach.start, reach.stop)
     q, k = call.q[own, at], call.k[key_head, columns]  # H D, S D
-    pivot = np.where(np.isneginf(lse), np.inf, lse)[:, None]
+    pivot = pivot_of(lse)[:, None]
     bias: Array | float = 0.0
     if call.bias is not None:
         bias = call.bias[own if len(call.bias) > 1 else [0], at, columns]
@@ -162,6 +153,11 @@ def _exp(exponent: NDArray[Any]) -> NDArray[Any]:
         flat[...] = rough
         flat[worth] = exact
     return exponent
+
+
+def pivot_of(lse: NDArray[Any]) -> NDArray[Any]:
+    """Return what leaves the scores before exp: lse, and for a row that may read nothing what makes its weights 0."""
+    return np.where(np.isneginf(lse), np.inf, lse)
 
 
 def _capped(call: Call, scores: NDArray[Any]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -97,12 +97,12 @@ def figures_of(call: Call, ids: ArrayLike, *, strip: int | None = None) -> HeadF
     _check_call(call)
     codes, _ = _codes(ids, call.sources)
     require_all_rows(call)
-    return _figures(scan_attention(attention_of(call, codes), SCANNED, strip=strip))
+    scan = scan_attention(attention_of(call, codes), SCANNED, strip=strip)
+    return _figures(scan, means(scan))
 
 
-def _figures(scan: Scan) -> HeadFigures:
-    """Return the figures of a scan."""
-    found = means(scan)
+def _figures(scan: Scan, found: Mapping[str, Masked]) -> HeadFigures:
+    """Return the figures of a scan and its means."""
     return HeadFigures(**{name: found[name] for name in FIGURES}, empty=scan.empty.sum(axis=1))
 
 
@@ -154,7 +154,8 @@ def heads(
     chosen = _Choice.of(columns, sort, where, top)
     rows, empty = [], 0
     for done, (call, scan) in enumerate(zip(calls, scans_of(recording, calls, (*SCANNED, "distance")), strict=True)):
-        found = _figures(scan), means(scan)["distance"]
+        mean = means(scan)
+        found = _figures(scan, mean), mean["distance"]
         places = range(call.heads) if only_head is None else (call.place_of_head(only_head),)
         rows += [(call.layer, call.head_numbers[at], *_cells(*found, at)) for at in places]
         empty += int(found[0].empty[list(places)].sum())

@@ -11,7 +11,7 @@ import numpy as np
 
 from wherefrom.checks import whole
 from wherefrom.questions.answer import Answer, Column
-from wherefrom.questions.asked import checked_scope, exactness_of
+from wherefrom.questions.asked import Tally, checked_scope, exactness_of
 from wherefrom.questions.scanned import THRESHOLD, Progress, require_whole_text, scans_of
 from wherefrom.recording import Recording, check_recording
 
@@ -51,23 +51,16 @@ def received(
     for call, _ in calls:
         require_whole_text(recording, call)
     readers, read = recording.read_by(kind, part)
-    total, largest = np.zeros(len(read)), np.full(len(read), -1.0)
-    where, number = np.zeros((len(read), 2), np.int64), np.zeros(len(read), np.int64)
-    last, count = np.full(len(read), -1, np.int64), 0
+    tally, number, last = Tally.empty(len(read)), np.zeros(len(read), np.int64), np.full(len(read), -1, np.int64)
     scans = scans_of(recording, [call for call, _ in calls], ASKED, threshold=threshold)
     for done, ((call, heads), scan) in enumerate(zip(calls, scans, strict=True)):
-        for chosen in heads:
-            place = call.place_of_head(chosen)
-            weight = np.asarray(scan["received"][place])
-            total += weight
-            higher = weight > largest
-            largest[higher], where[higher] = weight[higher], (call.layer, chosen)
-            number = np.maximum(number, np.asarray(scan["readers"][place]))
-            last = np.maximum(last, scan["last_reader"][place].filled(-1))
-            count += 1
+        places = [call.place_of_head(chosen) for chosen in heads]
+        tally.add(call.layer, np.asarray(heads), scan["received"][places])
+        number = np.maximum(number, scan["readers"][places].filled(0).max(axis=0))
+        last = np.maximum(last, scan["last_reader"][places].filled(-1).max(axis=0))
         if progress is not None:
             progress(done + 1, len(calls))
-    mean = total / count
+    mean, largest, where = tally.mean, tally.largest, tally.where
     order = np.argsort(-mean, kind="stable")[:most]
     remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     others = len(read) - len(order)

@@ -93,8 +93,8 @@ def scans_of(
         require_all_rows(call)
         codes = np.asarray(recording.read_by(call.kind, call.part)[1].ids)
         own_top = min(most, call.sources)  # there are no more
-        kept = None if recording.path is None else _Kept(recording.path / SCANS, threshold, own_top)
-        known = None if kept is None else kept.read(call, codes)
+        kept = _Kept.of(recording, call, codes, threshold, own_top)
+        known = None if kept is None else kept.read()
         held = () if known is None else known.names
         missing = [name for name in names if name not in held]
         if not missing and known is not None and names:
@@ -104,7 +104,7 @@ def scans_of(
         found = scan_attention(attention_of(call, codes_there), missing or names, threshold=threshold, top=own_top)
         arrays = found.to_arrays() if known is None else known.to_arrays() | found.to_arrays()
         if kept is not None:
-            kept.write(call, codes, arrays)
+            kept.write(arrays)
         yield Scan.from_arrays(arrays, threshold=threshold, top=own_top)
 
 
@@ -161,22 +161,28 @@ def require_whole_text(recording: Recording, call: Call) -> None:
 
 
 class _Kept:
-    """The scans that lie in a recording's folder."""
+    """The scan of a call that lies, or will lie, in its recording's folder."""
 
-    def __init__(self, folder: Path, threshold: float, top: int) -> None:
-        self._folder, self._facts = folder, {"threshold": repr(threshold), "top": repr(top)}
+    def __init__(self, path: Path, of: str, threshold: float, top: int) -> None:
+        self._path, self._facts = path, {"of": of, "threshold": repr(threshold), "top": repr(top)}
         self._threshold, self._top = threshold, top
 
-    def read(self, call: Call, codes: Array) -> Scan | None:
-        """Return what is kept of a call; None if nothing is, or if it is not as it was written."""
-        if call.origin is None:
+    @classmethod
+    def of(cls, recording: Recording, call: Call, codes: Array, threshold: float, top: int) -> _Kept | None:
+        """Return that of a call that lies in a file itself; None of one in memory."""
+        if recording.path is None or call.origin is None:
             return None
-        name, of = call.origin[0], _identity(call.origin[1], codes)
+        name, identity = call.origin
+        of = json.dumps([VERSION, identity, zlib.crc32(np.ascontiguousarray(codes).view(np.uint8).data)])
+        return cls(recording.path / SCANS / name, of, threshold, top)
+
+    def read(self) -> Scan | None:
+        """Return what is kept; None if nothing is, or if it is of something else, or not as it was written."""
         try:
-            facts, arrays = _read_file(self._folder / name)
+            facts, arrays = _read_file(self._path)
         except (OSError, ValueError):
             return None
-        if facts.get("of") != of or facts.get("crc32") != _checksum(facts, arrays):
+        if facts.get("of") != self._facts["of"] or facts.get("crc32") != _checksum(facts, arrays):
             return None
         dropped = (WITH_THRESHOLD if facts.get("threshold") != self._facts["threshold"] else ()) + (
             WITH_TOP if facts.get("top") != self._facts["top"] else ()
@@ -184,24 +190,20 @@ class _Kept:
         held = {name: array for name, array in arrays.items() if name.split(".")[0] not in dropped}
         return Scan.from_arrays(held, threshold=self._threshold, top=self._top)
 
-    def write(self, call: Call, codes: Array, arrays: Mapping[str, Array]) -> None:
-        """Keep what was found of a call; where the folder cannot be written to, nothing is kept."""
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        """Keep what was found; where the folder cannot be written to, nothing is kept."""
         from safetensors.numpy import save
 
-        if call.origin is None:
-            return
-        name, of = call.origin[0], _identity(call.origin[1], codes)
         whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        facts = {**self._facts, "of": of}
-        facts["crc32"] = _checksum(facts, whole)
-        partial = self._folder / f".{name}.{secrets.token_hex(4)}"
+        facts = {**self._facts, "crc32": _checksum(self._facts, whole)}
+        partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
         with contextlib.suppress(OSError):
-            self._folder.mkdir(exist_ok=True)
-            for left in self._folder.glob(f".{name}.*"):  # by one that was killed
+            self._path.parent.mkdir(exist_ok=True)
+            for left in self._path.parent.glob(f".{self._path.name}.*"):  # by one that was killed
                 left.unlink(missing_ok=True)
             try:
                 partial.write_bytes(save(whole, metadata=facts))
-                partial.replace(self._folder / name)
+                partial.replace(self._path)
             finally:
                 partial.unlink(missing_ok=True)
 
@@ -226,11 +228,6 @@ def _read_file(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
         return dict(facts), load(data)
     except SafetensorError as error:
         raise ValueError(f"{error}") from error
-
-
-def _identity(of: str, codes: Array) -> str:
-    """Return what a scan is of: the call, and the tokens of its sources."""
-    return json.dumps([VERSION, of, zlib.crc32(np.ascontiguousarray(codes).view(np.uint8).data)])
 
 
 def _checksum(facts: Mapping[str, str], arrays: Mapping[str, Array]) -> str:

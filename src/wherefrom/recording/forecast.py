@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from wherefrom.checks import as_index, check_index, check_items, check_kind, whole
+from wherefrom.checks import as_index, check_chosen, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.recording.agreement import CALL, KEPT, OF_PREDICTIONS, OF_SOURCE, OF_TOKENS, OPTIONAL, Form
 from wherefrom.recording.call import Stored
@@ -70,9 +69,9 @@ def forecast_file_bytes(
         given, way_out = repr(item_size), "float16 and bfloat16 have 2, float32 has 4."
         raise InputError("the bytes of a number", expected="2, 4 or 8", given=given, way_out=way_out)
     chosen = (
-        _chosen("layer", layers, max(model.layers, model.encoder_layers)),
-        _chosen("head", heads, model.heads),
-        _chosen("position", positions, tokens),
+        check_chosen("layer", layers, max(model.layers, model.encoder_layers)),
+        check_chosen("head", heads, model.heads),
+        check_chosen("position", positions, tokens),
     )
     keep = _Keep(model, *chosen, dtype, output_width, written)
     letters = LETTERS * tokens if text_bytes is None else text_bytes
@@ -85,17 +84,6 @@ def forecast_file_bytes(
     listed = {name: FileFacts(size_of(specs), specs) for name, specs in files.items()}
     manifest = Manifest("0.0.0", model, None, LONG, tuple(call for call, _ in calls), listed)
     return len(manifest.to_bytes()) + sum(file.bytes for file in listed.values())
-
-
-def _chosen(what: str, asked: Any, size: int) -> tuple[int, ...] | None:
-    """Return what is kept, ascending, each once."""
-    if asked is None:
-        return None
-    way_out = f"A single one is (3,); None keeps every {what}."
-    given = check_items(f"the {what}s to keep", asked, expected="whole numbers, such as (0, 1)", way_out=way_out)
-    if not given:
-        raise InputError(f"the {what}s to keep", expected="at least one", given="none", way_out=way_out)
-    return tuple(sorted({check_index(what, number, size) for number in given}))
 
 
 def _predicted(predictions: int) -> dict[str, int]:
