@@ -97,12 +97,23 @@ def test_a_long_row_is_exact_where_it_matters(spread):
     assert np.abs(window[0] - expected[1]).max() < 1e-12
 
 
-def test_a_large_window_is_that_of_its_small_pieces():
-    call = random_call(Mask(), heads=2, length=150, head_size=16)
+LARGE_MASKS = {
+    "causal": Mask(),
+    "padding on the left": Mask(padding=np.arange(150) >= 20),  # the first twenty rows are empty
+    "window": Mask(window=40),
+}
+
+
+@pytest.mark.parametrize("also", [{}, {"softcap": 3.0}], ids=["plain", "softcap"])
+@pytest.mark.parametrize("mask", LARGE_MASKS)
+def test_a_large_window_is_that_of_its_small_pieces(mask, also):
+    call = random_call(LARGE_MASKS[mask], heads=2, length=150, head_size=16, **also)
     large = window_of_weights(call, 1, range(150), range(150))
     assert large.size >= LARGE
     for row in range(150):
-        assert np.abs(large[row] - window_of_weights(call, 1, range(row, row + 1), range(150))[0]).max() < 1e-10
+        small = window_of_weights(call, 1, range(row, row + 1), range(150))[0]
+        assert np.array_equal(np.ma.getmaskarray(large[row]), np.ma.getmaskarray(small))
+        assert np.abs(large[row] - small).filled(0).max() < 1e-13
 
 
 @pytest.mark.parametrize(

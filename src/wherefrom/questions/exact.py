@@ -24,12 +24,10 @@ KEYS_AT_ONCE = 512
 SHORT = 4096
 """Up to so many sources, every score of a row is computed in double precision."""
 WORTH = 1e-4
-"""Weights above this are computed in double precision throughout, whatever the size of what is asked. Of the smaller
-ones in a large piece the exp is rounded to float32, and in a long row the score too: float32 scores are off by some
-1e-5, so such a weight by less than 1e-8."""
-LOG_WORTH = float(np.log(WORTH))
+"""Weights above this are computed in double precision, however long the row. Of a smaller one in a long row score and
+exp are float32, the score off by some 1e-5, and so the weight by less than 1e-8."""
 LARGE = 2**14
-"""A piece of fewer numbers is computed in double precision throughout."""
+"""A window of so many weights is worth the compiled exp, which takes half a second to load, once."""
 
 
 def window_of_weights(call: Call, head: int, destinations: range, sources: range) -> Masked:
@@ -55,18 +53,22 @@ def window_in_single(call: Call, head: int, destinations: range, sources: range)
 def _window(call: Call, head: int, destinations: range, sources: range, kind: type[np.floating[Any]]) -> Masked:
     place, columns = call.place_of_head(head), slice(sources.start, sources.stop)
     rows = _places(call, destinations)
-    q = (call.scale * call.q[place, rows].astype(np.float64)).astype(kind, copy=False)  # T D
-    k = call.k[call.key_heads[place], columns].astype(kind, copy=False)  # S D
-    scores = _capped(call, q @ k.T)  # T S
-    if call.bias is not None:
-        scores += call.bias[place if len(call.bias) > 1 else 0][rows, columns]
-    lse = call.lse[place, rows].astype(kind, copy=False)
-    scores -= pivot_of(lse)[:, None]
-    weights = _exp(scores)
+    lse = call.lse[place, rows]
+    empty = np.isneginf(lse)
+    pivot = np.where(empty, 0, lse)  # whatever comes of an empty row is masked
+    q, k = call.q[place, rows], call.k[call.key_heads[place], columns]  # T D, S D
+    if call.softcap is None and call.bias is None:
+        scores = _less(q, k, call.scale, pivot, kind)  # T S
+    else:
+        scores = _capped(call, (call.scale * q.astype(np.float64)).astype(kind) @ k.astype(kind).T)
+        if call.bias is not None:
+            scores += call.bias[place if len(call.bias) > 1 else 0][rows, columns]
+        scores -= pivot.astype(kind)[:, None]
+    weights = _exp_over(scores)
     permitted = _permitted(call, head, destinations, sources)
     if permitted is not None:
         weights[~permitted] = 0.0
-    return _marked(weights, np.isneginf(lse)[:, None])
+    return _marked(weights, empty[:, None])
 
 
 def row_of_weights(call: Call, destination: int) -> Masked:
@@ -117,8 +119,8 @@ def _rows(call: Call, own: NDArray[np.int64], at: int, key_head: int, reach: ran
     double = call.scale * q.astype(np.float64).T  # D H
     if len(reach) <= SHORT or k.dtype != np.float32:
         return _exp(_capped(call, _products(k, double).T) + bias - pivot)
-    rough = _capped(call, (k @ (np.float32(call.scale) * q).T).T) + bias - pivot  # float32 scores
-    weights = _exp(rough)
+    rough = _capped(call, (k @ (np.float32(call.scale) * q).T).T)  # float32 scores, H S
+    weights = _exp(rough + bias - pivot.astype(np.float32)).astype(np.float64)
     for place in range(len(own)):
         worth = np.flatnonzero(weights[place] > WORTH)
         exact = _capped(call, k[worth].astype(np.float64) @ double[:, place])
@@ -136,22 +138,32 @@ def _products(many: Array, few: Floats) -> Floats:
     return out
 
 
-def _exp(exponent: NDArray[Any]) -> NDArray[Any]:
-    """Return exp in double precision, of a large piece only where it is worth it; written over the exponents.
+def _less(q: Array, k: Array, scale: float, pivot: Array, kind: type[np.floating[Any]]) -> NDArray[Any]:
+    """Return scale q k^T - pivot [T, S]: the pivot is one more number of q, against a 1 in k, and costs no pass."""
+    wide, ones = (np.ones((len(one), one.shape[1] + 1), kind) for one in (q, k))
+    wide[:, :-1] = q
+    wide[:, :-1] *= scale
+    np.negative(pivot, out=wide[:, -1])
+    ones[:, :-1] = k
+    return np.asarray(wide @ ones.T)
 
-    That of a source that is not permitted may be beyond every number; it is replaced by 0. A large piece is written
-    over, since pages fresh from the system cost more than the numbers in them.
+
+def _exp(exponent: NDArray[Any]) -> NDArray[Any]:
+    """Return exp, written over the exponents.
+
+    That of a source that is not permitted may be beyond every number; it is replaced by 0.
     """
     with np.errstate(over="ignore", under="ignore"):
-        if exponent.size < LARGE or exponent.dtype != np.float64:
-            return np.asarray(np.exp(exponent, out=exponent))
-        flat = exponent.ravel(order="K")  # a view of a fresh array, transposed or not
-        rough = flat.astype(np.float32)
-        worth = np.flatnonzero(rough > LOG_WORTH)
-        exact = np.exp(flat[worth])
-        np.exp(rough, out=rough)
-        flat[...] = rough
-        flat[worth] = exact
+        return np.asarray(np.exp(exponent, out=exponent))
+
+
+def _exp_over(exponent: NDArray[Any]) -> NDArray[Any]:
+    """Return the same, of a large window in double precision by a compiled loop: numpy's takes four times as long."""
+    if exponent.size < LARGE or exponent.dtype != np.float64:
+        return _exp(exponent)
+    from wherefrom.scans.exponential import exp_over
+
+    exp_over(exponent.ravel(order="K"))  # a view of a fresh array, transposed or not
     return exponent
 
 
@@ -185,8 +197,9 @@ def _places(call: Call, destinations: range) -> slice | NDArray[np.int64]:
 
 def _marked(weights: Array, empty: Bools) -> Masked:
     """Return weights whose empty rows are masked, and NaN under the mask."""
-    mask = np.array(np.broadcast_to(empty, weights.shape))
-    if mask.any():
+    mask = np.zeros(weights.shape, bool)
+    if empty.any():
+        mask |= empty
         weights[mask] = np.nan
     # every weight is at most one: what rounding puts above is kept, it is within the exactness that is stated
     return np.ma.MaskedArray(weights, mask=mask, fill_value=np.nan)

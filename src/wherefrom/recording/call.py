@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -121,7 +122,7 @@ class Call:
     sinks: Array | None = field(default_factory=lambda: None)
     output: Array | None = field(default_factory=lambda: None)
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the arrays that are there, by name."""
         arrays = {name: getattr(self, name) for name in ARRAYS}

@@ -193,7 +193,7 @@ class StoredCall(Call):
         """Pickled or copied, it is a call that holds its arrays."""
         return Call, tuple(getattr(self, one.name) for one in fields(Call))
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the arrays that are there, by name; nothing is loaded."""
         if self._file is None:
