@@ -241,14 +241,14 @@ def test_a_file_has_every_row_unless_told(tmp_path: Path, command: str) -> None:
 
 def test_of_what_is_written_json_says_what_the_sentence_says(ask: Any, tmp_path: Path) -> None:
     answer = wherefrom.sources(opened(tmp_path), top=2)
-    said = {"question": answer.question, "left_out": answer.left_out, "exactness": answer.exactness}
+    said = {"question": answer.question, "left_out": answer.left_out, "exactness": answer.exactness, "gaps": []}
     found = finite_json(ask("sources", "one.wherefrom", "--out", "table.csv", "--top", 2, "--json"))
     assert found == {"written": "table.csv", "rows": 2, "columns": 6, **said}
     assert (tmp_path / "table.csv").read_text().count("\n") == 3
     window = wherefrom.weights(opened(tmp_path), layer=0, head=1, sources=range(2))
     which = ("weights", "one.wherefrom", "--layer", 0, "--head", 1, "--sources", ":2")
     left_out = "Left out: 2 of 4 sources, with at most 0.6250 of a destination's row."
-    said = {"question": window.question, "left_out": left_out, "exactness": window.exactness}
+    said = {"question": window.question, "left_out": left_out, "exactness": window.exactness, "gaps": []}
     found = finite_json(ask(*which, "--out", "map.npy", "--json"))
     assert found == {"written": "map.npy", "destinations": 4, "sources": 2, **said}
     assert left_out in ask(*which, "--out", "map.csv").out

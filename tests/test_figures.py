@@ -315,7 +315,7 @@ def test_heads_by_a_figure_and_by_conditions():
     assert chosen(heads(recording, where=("self > 0.4", "layer<=0"))) == [(0, 1)]
     assert chosen(heads(recording, where=["duplicate>=0"])) == []  # which nobody has there
     assert heads(recording, where=["self>0.4"], top=1).left_out.startswith(
-        "Not listed: 1 more head. 2 of 3 heads meet self>0.4. Left out: 1 head of the model that the recording does not"
+        "Not listed: 1 more head. 2 of 3 heads meet self>0.4. Where no destination counts for a figure there is none."
     )
     told = []
     heads(recording, progress=lambda done, total: told.append((done, total)))
@@ -369,9 +369,8 @@ def test_calls_in_which_the_text_does_not_read_itself_are_left_out():
             figures_of(call, ids_of("abcabca"))
 
 
-def none_of_it(recording):
-    calls = tuple(replace(call, kind="cross") for call in recording.calls)
-    return heads(replace(recording, calls=calls))
+def none_of_it(recording, **others):
+    return heads(replace(recording, calls=tuple(replace(call, **others) for call in recording.calls)))
 
 
 WRONG = [
@@ -380,7 +379,14 @@ WRONG = [
     (lambda r: heads(r, head=6), "the head: expected a whole number from 0 to 5, got 6. Heads are numbered"),
     (lambda r: heads(r, head=-1), "the head: expected a whole number from 0 to 5, got -1."),
     (lambda r: heads(r.calls), "the recording: expected a Recording, got a value of type tuple."),
-    (none_of_it, "the recording: expected a call of self-attention in which all of the text reads itself, got 2 calls"),
+    (
+        lambda r: none_of_it(r, mask=Mask(offset=2)),
+        "the recording: expected a call of self-attention in which all of the text reads itself, got 2 calls",
+    ),
+    (
+        lambda r: none_of_it(r, kind="cross"),
+        "the kind of attention: expected one that was recorded (cross of the decoder), got self of the decoder.",
+    ),
     (lambda r: figures_of(r, ids_of("abcabca")), "the call: expected a Call, got a value of type Recording."),
     (lambda r: figures_of(r.calls[0], [1, 2]), "the token ids: expected whole numbers, one a position, 7, got int64"),
     (
@@ -412,5 +418,7 @@ def test_heads_that_were_not_kept_are_said():
     whole = recording_of(random_call(MASKS["causal"]), random_call(MASKS["causal"], layer=1))
     part = replace(whole, calls=(keeping(whole.calls[1], [1, 4], range(7)),))
     assert heads(part).question == "What does every head read? the 2 heads that the recording keeps"
-    assert heads(part).left_out.startswith("Left out: 10 heads of the model that the recording does not keep.")
+    assert heads(part).left_out.startswith(
+        "Left out: 4 heads and all heads of 1 layer that the recording does not keep."
+    )
     assert heads(part, layer=1).question == "What does every head read? the 2 heads of layer 1 that the recording keeps"

@@ -217,7 +217,9 @@ def walk(recording: Recording) -> None:
         assert call.shapes == {name: array.shape for name, array in found.items() if array is not None}
         assert len(call.head_numbers) == len(call.key_heads) == call.heads == len(call.lse)
         assert max(call.key_heads) < len(call.k)
-        assert len(call.rows) == call.q.shape[1] <= call.destinations <= len(recording.read_by(call.kind, call.part)[0])
+        assert len(call.rows) == call.q.shape[1] <= call.destinations
+        assert [len(text) for text in recording.texts_of(call)] == [call.destinations, call.sources]
+        assert recording.call(call.layer, call.kind, call.part, call.repeat) is call
         assert all(call.place_of_head(head) == place for place, head in enumerate(call.head_numbers))
         assert call.place_of_row(int(call.rows[-1])) == len(call.rows) - 1
         assert np.isfinite(call.q).all()
@@ -283,7 +285,9 @@ def golden(name: str, to: Path) -> Damaged:
 
 @pytest.mark.usefixtures("alarm")
 def test_ten_thousand_damaged_recordings(tmp_path: Path) -> None:
-    recordings = [golden(name, tmp_path) for name in ("float32", "bfloat16", "everything")]
+    recordings = [
+        golden(name, tmp_path) for name in ("float32", "bfloat16-2", "everything", "everything-2", "towers-2")
+    ]
     kinds = (*ACCIDENTS, *FORGERIES)
     refused = dict.fromkeys(kinds, 0)
     for case in range(CASES):

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from recordings import GOLDEN, GOLDENS
-from wherefrom.recording import ModelFacts, Stored
+from wherefrom.recording import Gap, ModelFacts, Stored
 from wherefrom.recording.agreement import CALL, FLOATS, KEPT, OF_PREDICTIONS, OF_TOKENS, OPTIONAL, Form
+from wherefrom.recording.gaps import KINDS_OF_GAPS
 from wherefrom.recording.layout import UNITS, KeptFacts
 from wherefrom.recording.tensors import ALIGNED, Spec, in_order
 
@@ -47,11 +48,15 @@ def test_the_tables_of_arrays(heading: str, forms: dict[str, tuple[Form, ...]]) 
 
 
 def test_the_keys_of_the_manifest() -> None:
-    content = json.loads((GOLDEN / "everything.wherefrom" / "recording.json").read_bytes())
+    content = json.loads((GOLDEN / "everything-2.wherefrom" / "recording.json").read_bytes())
     said = [row[0].strip("`") for row in table("key | value")]
     assert ["crc32", "format", "version", *said] == list(content)
     model = next(row[1] for row in table("key | value") if row[0] == "`model`")
     assert re.findall(r"\w+", model.partition(":")[2]) == [field.name for field in fields(ModelFacts)]
+    gap = next(row[1] for row in table("key | value") if row[0] == "`gaps`")
+    assert re.findall(r"`(\w+)`", gap) == [field.name for field in fields(Gap)]
+    kinds = PAGE[PAGE.index("A gap is a module") : PAGE.index("A call has")]
+    assert re.findall(r'"([a-z_ ]+)"', kinds.replace("\n", " ")) == list(KINDS_OF_GAPS)
     assert json.dumps(UNITS) in PAGE
     call = content["calls"][1]
     words = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("A call has") : PAGE.index("## The arrays")]))
@@ -104,3 +109,22 @@ def test_every_refusal_of_the_page_is_tested() -> None:
 def test_the_order_of_arrays_is_by_width_then_by_name() -> None:
     kinds = {"a": "U8", "b": "BF16", "c": "F32", "d": "F64", "e": "BOOL", "f": "I64", "g": "F16"}
     assert in_order({name: Spec(kind, (1,)) for name, kind in kinds.items()}) == ["d", "f", "c", "b", "g", "a", "e"]
+
+
+def test_version_1_lacks_what_the_page_says() -> None:
+    first, second = (
+        json.loads((GOLDEN / f"{name}.wherefrom" / "recording.json").read_bytes())
+        for name in ("everything", "everything-2")
+    )
+    said = PAGE[PAGE.index("## Version 1") :]
+    lacking = {*second} - {*first}, {*second["calls"][1]} - {*first["calls"][1]}
+    assert lacking == ({"gaps"}, {"repeat"})
+    assert "there are no `gaps`, and\ncalls have no `repeat`" in said
+
+
+def test_the_files_of_calls_have_the_names_that_the_page_says() -> None:
+    content = json.loads((GOLDEN / "towers-2.wherefrom" / "recording.json").read_bytes())
+    for call in content["calls"]:
+        again = f"-{call['repeat']}" if call["repeat"] else ""
+        assert f"calls/{call['part']}-{call['kind']}-{call['layer']:03d}{again}.safetensors" in content["files"]
+    assert len(content["files"]) == len(content["calls"]) + 2

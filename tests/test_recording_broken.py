@@ -23,16 +23,22 @@ CALL = "calls/decoder-self-001.safetensors"
 SELF = "calls/decoder-self-000.safetensors"
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    """A golden recording with everything optional."""
-    return shutil.copytree(GOLDEN / "everything.wherefrom", tmp_path / "a.wherefrom")
+@pytest.fixture(params=["everything", "everything-2"])
+def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A golden recording with everything optional, of either version."""
+    return shutil.copytree(GOLDEN / f"{request.param}.wherefrom", tmp_path / "a.wherefrom")
+
+
+@pytest.fixture(params=["float32", "float32-2"])
+def simple(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A golden recording of a decoder, of either version."""
+    return shutil.copytree(GOLDEN / f"{request.param}.wherefrom", tmp_path / "a.wherefrom")
 
 
 @pytest.fixture
-def simple(tmp_path: Path) -> Path:
-    """A golden recording of a decoder."""
-    return shutil.copytree(GOLDEN / "float32.wherefrom", tmp_path / "a.wherefrom")
+def towers(tmp_path: Path) -> Path:
+    """A golden recording with several towers, executions, and gaps."""
+    return shutil.copytree(GOLDEN / "towers-2.wherefrom", tmp_path / "a.wherefrom")
 
 
 def refused(path: Path, sentence: str, **facts: object) -> None:
@@ -181,10 +187,12 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "another format": (value("format", to="another"), 'recording.json: expected the format "wherefrom recording", got'),
     "a newer version": (
-        value("version", to=2),
-        "recording.json: expected format version 1, got version 2, written by wherefrom 0.1.0. Open it with that",
+        value("version", to=3),
+        "recording.json: expected format version 1 or 2, got version 3, written by wherefrom 0.1.0. Open it with that",
     ),
-    "no version": (without("version"), "recording.json: expected format version 1, got None"),
+    "no version": (without("version"), "recording.json: expected format version 1 or 2, got None"),
+    "version 0": (value("version", to=0), "recording.json: expected format version 1 or 2, got 0"),
+    "a version that is none": (value("version", to=True), "recording.json: expected format version 1 or 2, got True"),
     "a key missing": (without("model"), "the manifest: expected the key 'model', got none"),
     "a key too many": (
         value("more", to=1),
@@ -206,7 +214,7 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "calls in another order": (
         lambda path: edit(path, lambda content: content["calls"].reverse()),
-        "calls: expected each call once: an encoder's, then the decoder's self-, then its cross-attention, layers",
+        "calls: expected each call once: towers by name, then an encoder, then a decoder; of each self- before cross-",
     ),
     "a call missing": (
         without("calls", 1),
@@ -217,7 +225,7 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
         value("files", "../x.safetensors", to={"bytes": 0, "tensors": {}}),
         "files: expected the files",
     ),
-    "a call of another kind": (value("calls", 0, "kind", to="cross"), 'calls[0].kind: expected "self" in an encoder'),
+    "a call of another kind": (value("calls", 0, "kind", to="both"), 'calls[0].kind: expected "self" or "cross", got'),
     "a scale of text": (value("calls", 0, "scale", to="1"), "calls[0].scale: expected a finite number, got '1'"),
     "causal by number": (
         value("calls", 0, "mask", "causal", to=1),
@@ -259,15 +267,93 @@ def test_a_manifest_that_is_wrong(name: str, whole: Path) -> None:
     refused(whole, sentence)
 
 
+FIRST_ONLY: dict[str, tuple[Callable[[Path], None], str]] = {
+    "gaps": (value("gaps", to=[]), "the manifest: expected no key beyond those of the format, got a key 'gaps'"),
+    "a repeat": (value("calls", 0, "repeat", to=0), "calls[0]: expected no key beyond those of the format, got a key"),
+    "another part": (value("calls", 0, "part", to="vision"), 'calls[0].part: expected "decoder" or "encoder", got'),
+    "cross-attention in an encoder": (
+        value("calls", 0, "kind", to="cross"),
+        'calls[0].kind: expected "self" in an encoder, got',
+    ),
+    "what version 2 says": (value("version", to=2), "the manifest: expected the key 'gaps', got none"),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_ONLY)
+def test_version_1_has_nothing_of_version_2(name: str, tmp_path: Path) -> None:
+    spoil, sentence = FIRST_ONLY[name]
+    whole = shutil.copytree(GOLDEN / "everything.wherefrom", tmp_path / "a.wherefrom")
+    spoil(whole)
+    refused(whole, sentence)
+
+
+def exchanged(one: int, other: int) -> Callable[[Path], None]:
+    def change(content: dict[str, Any]) -> None:
+        calls = content["calls"]
+        calls[one], calls[other] = calls[other], calls[one]
+
+    return lambda path: edit(path, change)
+
+
+PART = 'calls[0].part: expected small letters, digits, "_" and ".", a letter first, 100 characters at most, got'
+ORDER = "calls: expected each call once: towers by name"
+SECOND_ONLY: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no gaps": (without("gaps"), "the manifest: expected the key 'gaps', got none"),
+    "gaps that are none": (value("gaps", to={}), "the manifest.gaps: expected a list, got an object"),
+    "a gap that is none": (value("gaps", 0, to="a.b"), "gaps[0]: expected an object, got 'a.b'"),
+    "a gap without its name": (without("gaps", 1, "name"), "gaps[1]: expected the key 'name', got none"),
+    "a gap with more": (value("gaps", 1, "more", to=1), "gaps[1]: expected no key beyond those of the format, got a k"),
+    "a gap of another kind": (
+        value("gaps", 1, "what", to="convolution"),
+        'gaps[1].what: expected "softmax" or "scaled_dot_product_attention" or "multi_head_attention" or "no attent',
+    ),
+    "a gap before all layers": (
+        value("gaps", 1, "layer", to=-1),
+        "gaps[1].layer: expected a whole number from 0, got -1",
+    ),
+    "half an execution": (value("gaps", 1, "calls", to=0.5), "gaps[1].calls: expected a whole number from 0, got 0.5"),
+    "no repeat": (without("calls", 0, "repeat"), "calls[0]: expected the key 'repeat', got none"),
+    "a repeat below 0": (
+        value("calls", 0, "repeat", to=-1),
+        "calls[0].repeat: expected a whole number from 0, got -1",
+    ),
+    "a part in capitals": (value("calls", 0, "part", to="Vision"), f"{PART} 'Vision'"),
+    "a part without a name": (value("calls", 0, "part", to=""), f"{PART} ''"),
+    "a part with a dash": (value("calls", 0, "part", to="vision-self"), f"{PART} 'vision-self'"),
+    "a part elsewhere": (value("calls", 0, "part", to="../vision"), f"{PART} '../vision'"),
+    "a part of a line more": (value("calls", 0, "part", to="vision\n"), PART),
+    "a part of 101 letters": (value("calls", 0, "part", to="a" * 101), f"{PART} a long text"),
+    "a part that is a number": (value("calls", 0, "part", to=5), "calls[0].part: expected a text, got 5"),
+    "another repeat": (
+        value("calls", 1, "repeat", to=2),
+        "files: expected the files of its calls alone, got 'calls/vision-self-000-1.safetensors'",
+    ),
+    "the same call twice": (value("calls", 1, "repeat", to=0), ORDER),
+    "executions in another order": (exchanged(0, 1), ORDER),
+    "layers in another order": (exchanged(0, 2), ORDER),
+    "parts in another order": (exchanged(3, 4), ORDER),
+    "a tower behind a text": (exchanged(4, 5), ORDER),
+    "cross- before self-attention": (exchanged(6, 7), ORDER),
+}
+
+
+@pytest.mark.parametrize("name", SECOND_ONLY)
+def test_what_version_2_has_may_be_wrong(name: str, towers: Path) -> None:
+    assert [call.part for call in verify(towers).recording.calls][3:6] == ["vision", "vision.pooler", "decoder"]
+    spoil, sentence = SECOND_ONLY[name]
+    spoil(towers)
+    refused(towers, sentence)
+
+
 def test_a_newer_version_is_told_by_number(whole: Path) -> None:
     value("version", to=7)(whole)
     refused(whole, "recording.json", version=7)
 
 
 def test_of_a_newer_version_nothing_else_is_looked_at(whole: Path) -> None:
-    edit(whole, lambda content: [content.update(version=2, more=[]), content.pop("model")])
+    edit(whole, lambda content: [content.update(version=3, more=[]), content.pop("model")])
     shutil.rmtree(whole / "calls")
-    refused(whole, "recording.json: expected format version 1, got version 2, written by wherefrom 0.1.0.")
+    refused(whole, "recording.json: expected format version 1 or 2, got version 3, written by wherefrom 0.1.0.")
 
 
 def test_other_files_are_not_looked_at(whole: Path) -> None:
@@ -394,7 +480,8 @@ def test_arrays_that_do_not_fit(name: str, whole: Path) -> None:
     refused(whole, sentence)
 
 
-def test_more_sources_than_tokens(simple: Path) -> None:
+def test_in_version_1_no_more_sources_than_tokens(tmp_path: Path) -> None:
+    simple = shutil.copytree(GOLDEN / "float32.wherefrom", tmp_path / "a.wherefrom")
     for array, size in (("k", 5), ("v", 3)):
         spec(SELF, array, shape=[2, 8, size])(simple)
     refused(simple, f"the sources of {SELF}: expected as many as tokens, 7, at most, got 8", layer=0)

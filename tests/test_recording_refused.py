@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from by_hand import call_of, random_call
+from by_hand import call_of
 from recordings import exact_call, facts_of, plain, tokens_of, uneven, with_everything, with_rows
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError, RecordingError
-from wherefrom.recording import Call, Check, Prediction, Recording, Writer, open_recording, save_recording
+from wherefrom.recording import Call, Check, Gap, Prediction, Recording, Writer, open_recording, save_recording
 from wherefrom.spans import Token, Tokens
 
 SELF = "calls/decoder-self-000.safetensors"
@@ -121,10 +121,6 @@ UNFIT: dict[str, tuple[Recording, str]] = {
         recorded(replace(exact_call(Mask()), mask=Mask(padding=np.ones((1, 7), bool)))),
         f"padding in {SELF}: expected BOOL of shape [7], got BOOL of shape [1, 7]. Mend the call",
     ),
-    "more rows than tokens": (
-        recorded(random_call(Mask(), length=8)),
-        f"the destinations of {SELF}: expected as many as to",
-    ),
     "a scale that is none": (
         recorded(replace(exact_call(Mask()), scale=np.nan)),
         "recording.json: expected finite numbers",
@@ -135,7 +131,23 @@ UNFIT: dict[str, tuple[Recording, str]] = {
     ),
     "a kind that is none": (
         recorded(replace(exact_call(Mask()), kind="both")),
-        "the kind of layer 0: expected one of encoder-self",
+        "the kind of layer 0: expected self or cross, got 'both'. Mend the call",
+    ),
+    "a part that is none": (
+        recorded(replace(exact_call(Mask()), part="Vision Tower")),
+        'the part of layer 0: expected small letters, digits, "_" and ".", a letter first',
+    ),
+    "an execution twice": (
+        replace(plain(), calls=(replace(plain().calls[0], repeat=2),) * 2),
+        "the call of layer 0 (self of the decoder, execution 2): expected it once, got it twice.",
+    ),
+    "an execution that is none": (
+        recorded(replace(exact_call(Mask()), repeat=-1)),
+        "calls[0].repeat: expected a whole number from 0, got -1.",
+    ),
+    "a gap of another kind": (
+        replace(plain(), gaps=(Gap("a", "convolution"),)),
+        'gaps[0].what: expected "softmax" or',
     ),
     "a call twice": (
         replace(plain(), calls=(plain().calls[0],) * 2),

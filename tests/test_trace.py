@@ -289,7 +289,7 @@ def every_property(schema):
         lambda written: written["target"].update(against=3),
         lambda written: written["scope"].update(layers=[]),
         lambda written: written["cost"].update(seconds=1.0),
-        lambda written: written.update(schema="wherefrom.trace/2"),
+        lambda written: written.update(schema="wherefrom.trace/1"),
         lambda written: written["model"].update(fingerprint="0"),
     ],
 )

@@ -37,8 +37,17 @@ Kind: TypeAlias = Annotated[
     typer.Option("--kind", help="With an encoder-decoder: cross, for what the decoder reads of the encoder's text."),
 ]
 Part: TypeAlias = Annotated[
-    Literal["decoder", "encoder"] | None,
-    typer.Option("--part", help="Whose attention; that of the part that predicts unless given."),
+    str | None,
+    typer.Option(
+        "--part",
+        help="Whose attention: decoder, encoder, or another tower's name, such as vision; that of the part that "
+        "predicts unless given.",
+        metavar="PART",
+    ),
+]
+Repeat: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--repeat", help="This execution only (from 0), of modules that ran several times in the pass."),
 ]
 Top: TypeAlias = Annotated[
     int | None,
@@ -71,6 +80,7 @@ def heads(
     layer: Layer = None,
     head: Head = None,
     part: Part = None,
+    repeat: Repeat = None,
     sort: Annotated[
         str | None,
         typer.Option(help='Sort by this column, the largest first; with a "-" before its name the smallest.'),
@@ -116,7 +126,15 @@ def heads(
     most = SHOWN if top is None and out is None and not as_json else top
     with _as_typed(sort), _progress("scanning", quiet=as_json) as told:
         answer = wherefrom.heads(
-            opened, layer=layer, head=head, part=part, sort=sort, where=where or (), top=most, progress=told
+            opened,
+            layer=layer,
+            head=head,
+            part=part,
+            repeat=repeat,
+            sort=sort,
+            where=where or (),
+            top=most,
+            progress=told,
         )
     _give(answer, out, overwrite=overwrite, as_json=as_json)
 
@@ -131,6 +149,7 @@ def sources(
     head: Head = None,
     kind: Kind = "self",
     part: Part = None,
+    repeat: Repeat = None,
     top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
@@ -149,7 +168,8 @@ def sources(
     """
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
-    answer = wherefrom.sources(opened, destination, layer=layer, head=head, kind=kind, part=part, top=_most(top, out))
+    scope: dict[str, Any] = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
+    answer = wherefrom.sources(opened, destination, **scope, top=_most(top, out))
     _give(answer, out, overwrite=overwrite, as_json=as_json, without=_repeated(layer, head))
 
 
@@ -161,6 +181,7 @@ def readers(
     head: Head = None,
     kind: Kind = "self",
     part: Part = None,
+    repeat: Repeat = None,
     top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
@@ -178,7 +199,8 @@ def readers(
     """
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
-    answer = wherefrom.readers(opened, source, layer=layer, head=head, kind=kind, part=part, top=_most(top, out))
+    scope: dict[str, Any] = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
+    answer = wherefrom.readers(opened, source, **scope, top=_most(top, out))
     _give(answer, out, overwrite=overwrite, as_json=as_json, without=_repeated(layer, head))
 
 
@@ -189,6 +211,7 @@ def received(
     head: Head = None,
     kind: Kind = "self",
     part: Part = None,
+    repeat: Repeat = None,
     threshold: Annotated[float, typer.Option(help="The weight from which a destination counts as a reader.")] = 0.05,
     top: Top = None,
     out: Table = None,
@@ -207,11 +230,10 @@ def received(
     """
     check_file(out, TABLES, overwrite=overwrite)
     opened = wherefrom.open_recording(recording)
+    scope: dict[str, Any] = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
     most = _most(top, out)
     with _progress("scanning", quiet=as_json) as told:
-        answer = wherefrom.received(
-            opened, layer=layer, head=head, kind=kind, part=part, threshold=threshold, top=most, progress=told
-        )
+        answer = wherefrom.received(opened, **scope, threshold=threshold, top=most, progress=told)
     _give(answer, out, overwrite=overwrite, as_json=as_json, without=_repeated(layer, head))
 
 
@@ -228,6 +250,9 @@ def weights(
     ] = None,
     kind: Kind = "self",
     part: Part = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", help="Which execution (from 0), of a module that ran several times in the pass.")
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -245,7 +270,7 @@ def weights(
     Rows are destinations, columns sources, both from 0. A window that is too large for a screen is shown by its
     corners; --out and --json have all of it, of at most 16.8 million weights (4,096 x 4,096). An .npy file holds
     them in float64. A destination that may read nothing has no row: a dash when printed, null in JSON, an empty
-    cell in CSV, NaN in the array of an .npy file.
+    cell in CSV, NaN in the array of an .npy file. What a sink takes of a row is a column of its own, but in .npy.
 
     \b
     Examples:
@@ -260,12 +285,12 @@ def weights(
         for name, text in (("destinations", destinations), ("sources", sources))
     }
     opened = wherefrom.open_recording(recording)
-    sides = dict(zip(asked, opened.read_by(kind, part), strict=True))
-    ranges = {
-        name: None if numbers is None else numbers.window(name[:-1], len(sides[name]))
-        for name, numbers in asked.items()
-    }
-    window = wherefrom.weights(opened, layer=layer, head=head, kind=kind, part=part, **ranges)
+    ranges = {}
+    if any(asked.values()):
+        sides = dict(zip(asked, opened.read_by(kind, part, layer=layer, repeat=repeat), strict=True))
+        typed = {name: numbers for name, numbers in asked.items() if numbers is not None}
+        ranges = {name: numbers.window(name[:-1], len(sides[name])) for name, numbers in typed.items()}
+    window = wherefrom.weights(opened, layer=layer, head=head, kind=kind, part=part, repeat=repeat, **ranges)
     _give_window(window, opened, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -276,6 +301,7 @@ def diff(
     layer: Layer = None,
     kind: Kind = "self",
     part: Part = None,
+    repeat: Repeat = None,
     top: Top = None,
     out: Table = None,
     overwrite: Overwrite = False,
@@ -295,7 +321,9 @@ def diff(
     check_file(out, TABLES, overwrite=overwrite)
     one, other = wherefrom.open_recording(first), wherefrom.open_recording(second)
     with _progress("comparing", quiet=as_json) as told:
-        answer = wherefrom.diff(one, other, layer=layer, kind=kind, part=part, top=_most(top, out), progress=told)
+        answer = wherefrom.diff(
+            one, other, layer=layer, kind=kind, part=part, repeat=repeat, top=_most(top, out), progress=told
+        )
     _give(answer, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -338,27 +366,28 @@ def _give(answer: Answer, out: Path | None, *, overwrite: bool, as_json: bool, w
         size = f"{len(answer):,} row{'s' * (len(answer) != 1)} of {len(answer.columns)} columns"
         facts = {"rows": len(answer), "columns": len(answer.columns)}
         said = {"question": answer.question, "left_out": answer.left_out, "exactness": answer.exactness}
-        _say_written(out, size, facts | said, as_json=as_json)
+        _say_written(out, size, facts | said, answer, as_json=as_json)
     elif as_json:
         print_json(answer.to_json())
     else:
         from wherefrom.views.answers import answer_lines, print_lines
 
+        again = any(column.name == "repeat" for column in answer.columns)  # then a mean of one head is over several
         with output():
-            print_lines(lambda width: answer_lines(answer, width=width, without=without))
+            print_lines(lambda width: answer_lines(answer, width=width, without=() if again else without))
 
 
 def _give_window(window: Window, recording: Recording, out: Path | None, *, overwrite: bool, as_json: bool) -> None:
     """Write a window into a file and say so, print it for programs, or print it."""
     from wherefrom.views.windows import outside, window_lines
 
-    read_by = recording.read_by(window.kind, window.part)
+    read_by = recording.texts_of(recording.call(window.layer, window.kind, window.part, window.repeat))
     if out is not None:
         write_window(window, out, overwrite=overwrite)
         size = f"{len(window.destinations):,} destinations x {len(window.sources):,} sources"
         facts = {"destinations": len(window.destinations), "sources": len(window.sources)}
         said = {"question": window.question, "left_out": outside(window, read_by[1]), "exactness": window.exactness}
-        _say_written(out, size, facts | said, as_json=as_json)
+        _say_written(out, size, facts | said, window, as_json=as_json)
     elif as_json:
         print_json(window.to_json())
     else:
@@ -368,15 +397,16 @@ def _give_window(window: Window, recording: Recording, out: Path | None, *, over
             print_lines(lambda width: window_lines(window, *read_by, width=width))
 
 
-def _say_written(out: Path, size: str, facts: dict[str, int | str], *, as_json: bool) -> None:
+def _say_written(out: Path, size: str, facts: dict[str, int | str], written: Answer | Window, *, as_json: bool) -> None:
     """Say what a file holds, and what a table of numbers alone cannot say of itself."""
     from wherefrom.readable import printable
+    from wherefrom.recording import gaps_as_json
     from wherefrom.views.answers import flowing, print_lines
 
     if as_json:
-        print_json({"written": str(out), **facts})
+        print_json({"written": str(out), **facts, "gaps": gaps_as_json(written.gaps)})
         return
     print_text(f"written: {printable(str(out))}, {size}")
-    sentences = [str(facts[name]) for name in ("left_out", "exactness")]
+    sentences = [*(str(facts[name]) for name in ("left_out", "exactness")), *written.said_of_gaps]
     with output():
         print_lines(lambda width: (line for said in sentences for line in flowing(said, width)))

@@ -73,7 +73,8 @@ def write_answer(answer: Answer, path: Path, *, overwrite: bool) -> None:
 def write_window(window: Window, path: Path, *, overwrite: bool) -> None:
     """Write a window's weights: with all that it says as JSON; as CSV, a row a destination; or as an array, float64.
 
-    A destination that may read nothing has no row: null in JSON, empty cells in CSV, NaN in the array.
+    A destination that may read nothing has no row: null in JSON, empty cells in CSV, NaN in the array. The share of a
+    sink is a column of its own in CSV; the array has the sources alone.
 
     Raises:
         InputError: it cannot be written.
@@ -84,6 +85,8 @@ def write_window(window: Window, path: Path, *, overwrite: bool) -> None:
     elif ending == ".csv":
         rows = zip(window.destinations, window.values.tolist(), strict=True)
         cells = [["destination", *window.sources], *([destination, *row] for destination, row in rows)]
+        if window.sinks is not None:
+            cells = [[*row, share] for row, share in zip(cells, ["sink", *window.sinks.tolist()], strict=True)]
         _write(path, lambda to: _csv(to, cells), overwrite=overwrite)
     else:
         _write(path, lambda to: _json(to, window.to_json()), overwrite=overwrite)

@@ -13,10 +13,10 @@ from wherefrom.evidence.knockout import Knockouts
 from wherefrom.evidence.target import Target
 from wherefrom.questions import Answer, Column, Scope
 from wherefrom.questions.asked import EXACTNESS
-from wherefrom.recording import Recording
+from wherefrom.recording import Recording, gaps_as_json
 from wherefrom.tokens import Tokens, readable
 
-SCHEMA = "wherefrom.trace/1"
+SCHEMA = "wherefrom.trace/2"
 DECIMALS = 7
 """JSON numbers are rounded here: float32 carries seven digits, more would be noise."""
 
@@ -179,6 +179,7 @@ class Trace:
             exactness=f"weight {EXACTNESS}\nknock_out {self.knockouts.exactness}",
             left_out=f"Not listed: {count} with {share:.4f} of the weight, knock-outs within ±{largest:.4f} nats.",
             remainder=share,
+            gaps=self.recording.gaps,
         )
 
     def __str__(self) -> str:
@@ -227,6 +228,7 @@ class Trace:
             "exactness": {"weight": EXACTNESS, "knock_out": self.knockouts.exactness},
             "checks": {"calls": len(self.recording.calls), "largest_error": self.largest_check_error},
             "cost": {name: _rounded(value) for name, value in asdict(self.cost).items()},
+            "gaps": gaps_as_json(self.recording.gaps),
         }
 
     def _source_json(self, source: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from wherefrom.questions.exact import Masked
+from wherefrom.recording import Gap, gaps_as_json, gaps_in_words
 
 if TYPE_CHECKING:
     import polars
@@ -36,6 +37,7 @@ class Answer:
         exactness: how exact the numbers are.
         left_out: what the table does not show, as a sentence.
         remainder: the same as a number, in the unit of the first column that has one.
+        gaps: attention of the same pass that the recording does not hold.
     """
 
     question: str
@@ -44,6 +46,7 @@ class Answer:
     exactness: str
     left_out: str
     remainder: float
+    gaps: tuple[Gap, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,6 +64,7 @@ class Answer:
             "exactness": self.exactness,
             "left_out": self.left_out,
             "remainder": self.remainder,
+            "gaps": gaps_as_json(self.gaps),
         }
 
     def to_polars(self) -> polars.DataFrame:
@@ -75,7 +79,12 @@ class Answer:
         cells += [[_written(value) for value in row] for row in self.rows]
         widths = [max(len(row[c]) for row in cells) for c in range(len(self.columns))]
         lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in cells]
-        return "\n".join([self.question, *lines, self.left_out, self.exactness])
+        return "\n".join([self.question, *lines, self.left_out, self.exactness, *self.said_of_gaps])
+
+    @property
+    def said_of_gaps(self) -> tuple[str, ...]:
+        """What the recording does not hold, as one line; empty where it holds all."""
+        return tuple(filter(None, [gaps_in_words(self.gaps)]))
 
     def __repr__(self) -> str:
         return f"Answer({self.question!r}, {len(self)} row{'' if len(self) == 1 else 's'})"
@@ -96,7 +105,11 @@ class Window:
         exactness: how exact the numbers are.
         left_out: for each row, the share that lies on sources outside the window; a sink's share is none of it.
         kind: "self" or "cross".
-        part: "decoder" or "encoder".
+        part: "decoder", "encoder" or another tower's name.
+        repeat: which execution of the layer's module.
+        sinks: for each row, the share that the head's sink takes; None where it has none. Row, `left_out` and sink
+            are one.
+        gaps: attention of the same pass that the recording does not hold.
     """
 
     question: str
@@ -109,6 +122,9 @@ class Window:
     left_out: Masked
     kind: str = "self"
     part: str = "decoder"
+    repeat: int = 0
+    sinks: Masked | None = None
+    gaps: tuple[Gap, ...] = ()
 
     unit = "share of the destination's row"
 
@@ -124,10 +140,16 @@ class Window:
     def __str__(self) -> str:
         rows, columns = self.destinations, self.sources
         axes = f"rows: destinations {rows.start} to {rows.stop - 1}; columns: sources {columns.start} to "
-        numbers = np.array2string(
-            np.asarray(self), max_line_width=120, threshold=400, formatter={"float_kind": _share}
-        )  # of a large window the corners
-        return "\n".join([self.question, f"{axes}{columns.stop - 1}; {self.unit}", numbers, self.exactness])
+        numbers = _shares(np.asarray(self))
+        lines = [self.question, f"{axes}{columns.stop - 1}; {self.unit}", numbers]
+        if self.sinks is not None:
+            lines.append(f"share of each row that the sink takes: {_shares(self.sinks.filled(np.nan))}")
+        return "\n".join([*lines, self.exactness, *self.said_of_gaps])
+
+    @property
+    def said_of_gaps(self) -> tuple[str, ...]:
+        """What the recording does not hold, as one line; empty where it holds all."""
+        return tuple(filter(None, [gaps_in_words(self.gaps)]))
 
     def __repr__(self) -> str:
         return f"Window({self.question!r}, {len(self.destinations)} x {len(self.sources)})"
@@ -140,17 +162,25 @@ class Window:
             "head": self.head,
             "kind": self.kind,
             "part": self.part,
+            "repeat": self.repeat,
             "destinations": [self.destinations.start, self.destinations.stop],
             "sources": [self.sources.start, self.sources.stop],
             "unit": self.unit,
             "values": self.values.tolist(),
             "exactness": self.exactness,
             "left_out": self.left_out.tolist(),
+            "sinks": None if self.sinks is None else self.sinks.tolist(),
+            "gaps": gaps_as_json(self.gaps),
         }
 
 
 def _written(value: Cell) -> str:
     return f"{value:.4f}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def _shares(values: np.ndarray[Any, Any]) -> str:
+    """Return numbers as text; of a large window the corners."""
+    return np.array2string(values, max_line_width=120, threshold=400, formatter={"float_kind": _share})
 
 
 def _share(value: np.floating[Any]) -> str:

@@ -6,6 +6,7 @@ were mixed in one head; what mattered is measured elsewhere (`wherefrom.evidence
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,8 @@ from wherefrom.questions.answer import Answer, Column, Window
 from wherefrom.questions.exact import Masked, column_of_weights, pivot_of, row_of_weights, window_of_weights
 from wherefrom.questions.scanned import require_all_rows, require_whole_text
 from wherefrom.questions.scope import Scope
-from wherefrom.recording import Call, Recording, check_recording, listed
+from wherefrom.recording import Call, Gap, Recording, check_recording
+from wherefrom.recording import listed as held_in_words
 from wherefrom.tokens import Tokens
 
 EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
@@ -35,6 +37,7 @@ def sources(
     head: int | None = None,
     kind: str = "self",
     part: str | None = None,
+    repeat: int | None = None,
     top: int = 10,
 ) -> Answer:
     """Which sources does a destination read most? The mean of its row over the heads asked for, the strongest first.
@@ -45,23 +48,25 @@ def sources(
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module; all unless given.
         top: how many sources to return; the rest is the remainder.
 
     Raises:
-        InputError: a position, layer or head out of range, or top below 1.
+        InputError: a position, layer, head or repeat out of range, or top below 1; calls over different positions.
     """
     recording = check_recording(recording)
-    scope = checked_scope(recording, layer, head, kind, part)
-    for call, _ in scope.calls(recording):
-        require_whole_text(recording, call)
-    readers, read = recording.read_by(kind, part)
+    scope = checked_scope(recording, layer, head, kind, part, repeat)
+    pairs = calls_over_the_same(recording, scope)
+    readers, read = recording.texts_of(pairs[0][0])
     i = len(readers) - 1 if destination is None else check_index("position", destination, len(readers))
     token = readers[i].label
     return _answer(
         read,
-        _tally(recording, scope, lambda call: row_of_weights(call, i)),
+        _tally(pairs, lambda call: row_of_weights(call, i)),
         top,
+        gaps=recording.gaps,
+        sink=_mean_sink(pairs, i),
         question=f'Which sources does position {i} ("{token}") read? {scope.describe(recording)}',
         listed="source",
         meaning="a source's share of the destination's row",
@@ -77,6 +82,7 @@ def readers(
     head: int | None = None,
     kind: str = "self",
     part: str | None = None,
+    repeat: int | None = None,
     top: int = 10,
 ) -> Answer:
     """Who reads a source most? Each destination's weight on it, the mean over the heads asked for, the strongest first.
@@ -89,24 +95,26 @@ def readers(
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module; all unless given.
         top: how many readers to return; the rest is the remainder.
 
     Raises:
-        InputError: a position, layer or head out of range, or top below 1.
+        InputError: a position, layer, head or repeat out of range, or top below 1; calls over different positions.
     """
     recording = check_recording(recording)
-    scope = checked_scope(recording, layer, head, kind, part)
-    for call, _ in scope.calls(recording):
-        require_whole_text(recording, call)
+    scope = checked_scope(recording, layer, head, kind, part, repeat)
+    pairs = calls_over_the_same(recording, scope)
+    for call, _ in pairs:
         require_all_rows(call)
-    listed, read = recording.read_by(kind, part)
+    listed, read = recording.texts_of(pairs[0][0])
     j = check_index("position", source, len(read))
     token = read[j].label
     return _answer(
         listed,
-        _tally(recording, scope, lambda call: column_of_weights(call, j)),
+        _tally(pairs, lambda call: column_of_weights(call, j)),
         top,
+        gaps=recording.gaps,
         question=f'Who reads position {j} ("{token}")? {scope.describe(recording)}',
         listed="destination",
         meaning="this source's share of the destination's row",
@@ -123,6 +131,7 @@ def weights(
     sources: range | None = None,
     kind: str = "self",
     part: str | None = None,
+    repeat: int = 0,
 ) -> Window:
     """Return an exact window of one head's weights.
 
@@ -133,15 +142,15 @@ def weights(
         destinations: the rows, a range of step 1; all that the recording keeps unless given.
         sources: the columns, a range of step 1; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module; all unless given.
 
     Raises:
         InputError: anything out of range, no range or an empty one, or more than 16.8 million cells.
     """
     check_recording(recording)
-    layer = check_index("layer", layer, recording.model.layers_of(part or recording.model.part))
-    scope = checked_scope(recording, layer, None, kind, part)
-    call = next(scope.calls(recording))[0]
+    scope = Scope(kind=kind, part=part, repeat=repeat).checked(recording)
+    call = recording.call(check_index("layer", layer, recording.layers_of(part)), kind, part, repeat)
     if call.mask.offset:  # what is asked for by position has no place there
         require_whole_text(recording, call)
     layer = call.layer
@@ -157,18 +166,35 @@ def weights(
         )
     values = window_of_weights(call, head, rows, columns)
     return Window(
-        question=f"How does head {head} of layer {layer}{scope.of(recording.model)} weight sources {columns.start} to "
-        f"{columns.stop - 1} for destinations {rows.start} to {rows.stop - 1}?",
+        question=f"How does head {head} of layer {layer}{scope.of(recording.model)}{_execution(recording, call)} "
+        f"weight sources {columns.start} to {columns.stop - 1} for destinations {rows.start} to {rows.stop - 1}?",
         layer=layer,
         head=head,
         kind=call.kind,
         part=call.part,
+        repeat=call.repeat,
         destinations=rows,
         sources=columns,
         values=values,
         exactness=exactness_of([call]),
         left_out=_outside(call, head, rows, columns, values),
+        sinks=_sinks(call, head, rows),
+        gaps=recording.gaps,
     )
+
+
+def _execution(recording: Recording, call: Call) -> str:
+    """Return which execution of its module a call is, in words; none where the module ran once."""
+    alike = recording.calls_of(call.kind, call.part)
+    return f", execution {call.repeat}," if any(one.layer == call.layer and one.repeat for one in alike) else ""
+
+
+def _sinks(call: Call, head: int, rows: range) -> Masked | None:
+    """Return the share of some rows that a sink takes, masked where a row may read nothing; None without sinks."""
+    if call.sinks is None:
+        return None
+    empty = np.isneginf(call.lse[call.place_of_head(head), [call.place_of_row(row) for row in rows]])
+    return np.ma.MaskedArray(np.where(empty, np.nan, sink_share(call, head, rows)), mask=empty)
 
 
 def _kept_rows(call: Call) -> range:
@@ -178,7 +204,7 @@ def _kept_rows(call: Call) -> range:
         return range(int(rows[0]), int(rows[-1]) + 1)
     raise InputError(
         "the range of destinations",
-        expected=f"some of those that the recording keeps, {listed(rows)}",
+        expected=f"some of those that the recording keeps, {held_in_words(rows)}",
         given="none",
         way_out="Give a range of them.",
     )
@@ -218,12 +244,12 @@ def exactness_of(calls: Sequence[Call]) -> str:
 
 def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np.float64]:
     """Return the mean weight [S] that a destination gives each source, over the heads in scope with a row for it."""
-    return _tally(recording, scope, lambda call: row_of_weights(call, destination)).mean
+    return _tally(list(scope.calls(recording)), lambda call: row_of_weights(call, destination)).mean
 
 
 @dataclass(eq=False)
 class Tally:
-    """Weights [N] over the heads seen so far: mean, the largest, and the (layer, head) [N, 2] where it is largest.
+    """Weights [N] over the heads seen so far: mean, the largest, and the (layer, head, repeat) [N, 3] where it is.
 
     A head in which a destination may read nothing has no row there: it is not in the mean; `rowless` [N] counts them.
     """
@@ -234,19 +260,20 @@ class Tally:
     rowless: NDArray[np.int64]
     heads: int = 0
     exactness: str = EXACTNESS
+    repeats: bool = False
 
     @classmethod
     def empty(cls, size: int) -> Tally:
         """Return the tally of nothing yet."""
-        return cls(np.zeros(size), np.full(size, -1.0), np.zeros((size, 2), np.int64), np.zeros(size, np.int64))
+        return cls(np.zeros(size), np.full(size, -1.0), np.zeros((size, 3), np.int64), np.zeros(size, np.int64))
 
     @property
     def mean(self) -> NDArray[np.float64]:
         """The mean over the heads that have a row."""
         return self.total / np.maximum(self.heads - self.rowless, 1)
 
-    def add(self, layer: int, heads: NDArray[np.int64], rows: Masked) -> None:
-        """Count the weights [H, N] of some heads of a layer."""
+    def add(self, call: Call, heads: NDArray[np.int64], rows: Masked) -> None:
+        """Count the weights [H, N] of some heads of a call."""
         values = rows.filled(0.0)
         self.rowless += np.ma.getmaskarray(rows).sum(axis=0)
         self.heads += heads.size
@@ -255,23 +282,85 @@ class Tally:
         peak = values[best, np.arange(best.size)]
         higher = peak > self.largest
         self.largest[higher] = peak[higher]
-        self.where[higher, 0], self.where[higher, 1] = layer, heads[best][higher]
+        self.where[higher, 0], self.where[higher, 2] = call.layer, call.repeat
+        self.where[higher, 1] = heads[best][higher]
 
 
-def _tally(recording: Recording, scope: Scope, weights_of: Callable[[Call], Masked]) -> Tally:
-    """Return the tally of `weights_of` [H, N] of every call in scope."""
+def calls_over_the_same(recording: Recording, scope: Scope) -> list[tuple[Call, tuple[int, ...]]]:
+    """Return the calls in scope with their heads, if all go over the same positions, so that a mean means something.
+
+    Raises:
+        InputError: as `Scope.calls`; a call over a part of its text; calls over different positions.
+    """
+    pairs = list(scope.calls(recording))
+    calls = [call for call, _ in pairs]
+    for call in calls:
+        require_whole_text(recording, call)
+    first = calls[0]
+    other = next((c for c in calls if (c.destinations, c.sources) != (first.destinations, first.sources)), None)
+    if other is not None:
+        shown = [f"{c.destinations:,} over {c.sources:,} in {_where(c)}" for c in (first, other)]
+        raise InputError(
+            "the calls asked for",
+            expected="as many destinations and sources in each, so that a position is the same in all",
+            given=" and ".join(shown),
+            way_out="Ask about one layer, and of several executions about one.",
+        )
+    own = any(text is None for text in recording.known_texts(first))
+    again = next((c for c in calls if own and c.layer == first.layer and c.repeat != first.repeat), None)
+    if again is not None:
+        held = [call.repeat for call in calls if call.layer == first.layer]
+        raise InputError(
+            "the repeat",
+            expected=f"one of {held_in_words(held)}, since each execution of {first.name} has positions of its own",
+            given="none",
+            way_out="Name one, such as repeat=0, or --repeat 0.",
+        )
+    return pairs
+
+
+def _where(call: Call) -> str:
+    return f"layer {call.layer}" + (f", execution {call.repeat}" if call.repeat else "")
+
+
+def _mean_sink(pairs: Sequence[tuple[Call, Sequence[int]]], destination: int) -> float | None:
+    """Return the share of a destination's row that sinks take, mean over the heads with a row; None without sinks."""
+    if all(call.sinks is None for call, _ in pairs):
+        return None
+    total, count = 0.0, 0
+    for call, heads in pairs:
+        places = [call.place_of_head(head) for head in heads]
+        lse = call.lse[places, call.place_of_row(destination)].astype(np.float64)
+        count += int((~np.isneginf(lse)).sum())
+        if call.sinks is not None:
+            total += float(np.exp(call.sinks[places].astype(np.float64) - pivot_of(lse)).sum())
+    return total / max(count, 1)
+
+
+def _tally(pairs: Sequence[tuple[Call, Sequence[int]]], weights_of: Callable[[Call], Masked]) -> Tally:
+    """Return the tally of `weights_of` [H, N] of some calls and heads."""
     tally: Tally | None = None
-    asked = []
-    for call, heads in scope.calls(recording):
+    for call, heads in pairs:
         rows = weights_of(call)[[call.place_of_head(head) for head in heads]]
         tally = Tally.empty(rows.shape[1]) if tally is None else tally
-        tally.add(call.layer, np.asarray(heads), rows)
-        asked.append(call)
+        tally.add(call, np.asarray(heads), rows)
     assert tally is not None, "a scope yields a call, or refuses"
-    return replace(tally, exactness=exactness_of(asked))
+    calls = [call for call, _ in pairs]
+    return replace(tally, exactness=exactness_of(calls), repeats=any(call.repeat for call in calls))
 
 
-def _answer(tokens: Tokens, tally: Tally, top: int, *, question: str, listed: str, meaning: str, rest: str) -> Answer:
+def _answer(
+    tokens: Tokens,
+    tally: Tally,
+    top: int,
+    *,
+    gaps: tuple[Gap, ...],
+    question: str,
+    listed: str,
+    meaning: str,
+    rest: str,
+    sink: float | None = None,
+) -> Answer:
     mean, order = tally.mean, _strongest(tally.mean, top)
     remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     left_out = f"Not listed: {_counted(mean, order, listed)} with {remainder:.4f} {rest}."
@@ -280,30 +369,47 @@ def _answer(tokens: Tokens, tally: Tally, top: int, *, question: str, listed: st
             f" Where a destination may read nothing it has no row: so in up to {tally.rowless.max()} of "
             f"{tally.heads} heads, which are not in the mean."
         )
+    columns, rows = _columns(listed, meaning), _rows(tokens, order, tally)
+    if tally.repeats:
+        columns = (*columns, REPEAT)
+        rows = tuple((*row, int(tally.where[p, 2])) for p, row in zip(order.tolist(), rows, strict=True))
+    if sink is not None:
+        columns, rows = (*columns, SINK), tuple((*row, sink) for row in rows)
+        left_out += f" Sinks take {sink:.4f} of the row, which are no source's."
     return Answer(
         question=question,
-        columns=_columns(listed, meaning),
-        rows=_rows(tokens, order, tally),
+        columns=columns,
+        rows=rows,
         exactness=tally.exactness,
         left_out=left_out,
         remainder=remainder,
+        gaps=gaps,
     )
 
 
-def checked_scope(recording: Recording, layer: int | None, head: int | None, kind: str, part: str | None) -> Scope:
+def checked_scope(
+    recording: Recording,
+    layer: int | None,
+    head: int | None,
+    kind: str,
+    part: str | None,
+    repeat: int | None = None,
+) -> Scope:
     """Return the scope of a question about one layer or all, and one head of each or all.
 
     Raises:
         InputError: the model has no such layer, head, or kind of attention.
     """
-    model = recording.model
-    scope = Scope(kind=kind, part=part).within(model)
-    layers = model.layers_of(part or model.part)
-    return replace(
-        scope,
-        layers=None if layer is None else (check_index("layer", layer, layers),),
-        heads=None if head is None else (check_index("head", head, model.heads),),
-    )
+    scope = Scope(kind=kind, part=part, repeat=repeat).checked(recording)
+    if layer is not None:
+        scope = replace(scope, layers=(check_index("layer", layer, recording.layers_of(part)),))
+    if head is not None:
+        calls = [call for call in recording.calls_of(kind, part) if scope.has_layer(call.layer)]
+        most = max(
+            (call.all_heads for call in calls), default=sys.maxsize
+        )  # of no layer: that is said when it is asked
+        scope = replace(scope, heads=(check_index("head", head, most),))
+    return scope
 
 
 def _strongest(mean: NDArray[np.float64], top: int) -> NDArray[np.int64]:
@@ -330,9 +436,18 @@ def _columns(who: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
+REPEAT = Column("repeat", "", "which execution of that layer's module in the pass")
+SINK = Column(
+    "sink",
+    "share of a row",
+    "the share of the destination's row that sinks take, no source's and on every line the same, mean over the heads "
+    "asked for",
+)
+
+
 def _rows(tokens: Tokens, order: NDArray[np.int64], tally: Tally) -> tuple[tuple[int | str | float, ...], ...]:
     return tuple(
-        (p, tokens[p].label, float(tally.mean[p]), float(tally.largest[p]), *map(int, tally.where[p]))
+        (p, tokens[p].label, float(tally.mean[p]), float(tally.largest[p]), *map(int, tally.where[p, :2]))
         for p in order.tolist()
     )
 

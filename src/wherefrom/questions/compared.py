@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from wherefrom.checks import whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Cell, Column
-from wherefrom.questions.asked import checked_scope, exactness_of, sink_share
+from wherefrom.questions.asked import REPEAT, checked_scope, exactness_of, sink_share
 from wherefrom.questions.exact import window_in_single
 from wherefrom.questions.figures import heads
 from wherefrom.questions.scanned import Progress, require_all_rows, require_whole_text
@@ -41,6 +41,7 @@ def diff(
     layer: int | None = None,
     kind: str = "self",
     part: str | None = None,
+    repeat: int | None = None,
     top: int = 10,
     progress: Progress | None = None,
 ) -> Answer:
@@ -53,7 +54,8 @@ def diff(
         second: another, with as many layers and heads.
         layer: one layer only; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text, of the same texts only.
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module; all, each with its counterpart, unless given.
         top: how many heads to return; the rest is left out.
         progress: told after each layer.
 
@@ -63,7 +65,7 @@ def diff(
     """
     first, second = check_recording(first), check_recording(second)
     most = whole("top", top, least=1, way_out="Say how many rows you want.")
-    scope = checked_scope(first, layer, None, kind, part)
+    scope = checked_scope(first, layer, None, kind, part, repeat)
     _require_comparable(first, second, scope)
     pairs = _pairs(first, second, scope)
     if _texts(first) == _texts(second):
@@ -77,12 +79,17 @@ def _texts(recording: Recording) -> tuple[tuple[int, ...], ...]:
 
 
 def _require_comparable(first: Recording, second: Recording, scope: Scope) -> None:
-    sizes = [(r.model.layers, r.model.encoder_layers, r.model.heads, r.model.part) for r in (first, second)]
-    if sizes[0] != sizes[1]:
+    sizes = [(r.model.layers, r.model.encoder_layers, r.model.part) for r in (first, second)]
+    own, other = ({call.layer: call.all_heads for call, _ in scope.calls(r)} for r in (first, second))
+    differ = next((layer for layer in own if other.get(layer, own[layer]) != own[layer]), None)
+    if sizes[0] != sizes[1] or differ is not None:
+        shown = [f"{layers + beside} layers" for layers, beside, _ in sizes]
+        if differ is not None:
+            shown = [f"{there} of {heads[differ]} heads" for there, heads in zip(shown, (own, other), strict=True)]
         raise InputError(
             "the two recordings",
             expected="of models with as many layers and heads, so that each head has its counterpart",
-            given=" and ".join(f"{layers + beside} layers of {heads} heads" for layers, beside, heads, _ in sizes),
+            given=" and ".join(shown) + ("" if differ is None or len(own) == 1 else f" in layer {differ}"),
             way_out="Compare models of one shape; `wherefrom heads` shows the figures of each alone.",
         )
     if _texts(first) == _texts(second) or (_same_model(first, second) and scope.kind == "self"):
@@ -104,21 +111,31 @@ def _same_model(first: Recording, second: Recording) -> bool:
 
 def _pairs(first: Recording, second: Recording, scope: Scope) -> list[tuple[Call, Call]]:
     """Return the calls that both have, layer by layer."""
-    own = [call for call, _ in scope.calls(first)]
-    other = {call.layer: call for call, _ in scope.calls(second)}
-    pairs = [(call, other[call.layer]) for call in own if call.layer in other]
+    own = {(call.layer, call.repeat): call for call, _ in scope.calls(first)}
+    other = {(call.layer, call.repeat): call for call, _ in scope.calls(second)}
+    pairs = [(call, other[at]) for at, call in own.items() if at in other]
     if not any(set(one.head_numbers) & set(another.head_numbers) for one, another in pairs):
-        held = ", ".join(str(call.layer) for call in own)
+        held, held_too = (", ".join(dict.fromkeys(str(layer) for layer, _ in each)) for each in (own, other))
         raise InputError(
             "the two recordings",
             expected="a layer, and a head of it, that both hold",
-            given=f"layers {held} and {', '.join(map(str, other))}" if not pairs else "none that is in both",
+            given=f"layers {held} and {held_too}" if not pairs else "none that is in both",
             way_out="Record the same layers and heads of both.",
         )
-    for recording, calls in ((first, own), (second, other.values())):
+    for recording, calls in ((first, own.values()), (second, other.values())):
         for call in calls:
             require_whole_text(recording, call)
             require_all_rows(call)
+    for one, another in pairs:
+        if (one.destinations, one.sources) != (another.destinations, another.sources) and _texts(first) == _texts(
+            second
+        ):
+            raise InputError(
+                "the two recordings",
+                expected="calls over the same positions, so that each weight has its counterpart",
+                given=" and ".join(f"{c.destinations:,} over {c.sources:,} in layer {c.layer}" for c in (one, another)),
+                way_out="Compare the layers, or the parts, that both have alike.",
+            )
     return pairs
 
 
@@ -131,19 +148,23 @@ def _of_weights(
     progress: Progress | None,
 ) -> Answer:
     rows: list[tuple[Cell, ...]] = []
+    again = any(one.repeat for one, _ in pairs)
     # a head a thread: threads within the small products of a strip would wait for one another
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:  # type: ignore[no-untyped-call]
         for done, (one, other) in enumerate(pairs):
             shared = sorted(set(one.head_numbers) & set(other.head_numbers))
-            listed, _ = first.read_by(one.kind, one.part)
+            listed, _ = first.texts_of(one)
             found = pool.map(partial(_distance, listed, one, other), shared)
-            rows += [(one.layer, head, *distance) for head, distance in zip(shared, found, strict=True)]
+            more = (one.repeat,) if again else ()
+            rows += [(one.layer, head, *distance, *more) for head, distance in zip(shared, found, strict=True)]
             if progress is not None:
                 progress(done + 1, len(pairs))
     rows.sort(key=_largest_first)
+    known = first.known_texts(pairs[0][0])[1] is not None
+    compared = f"the same {len(first):,} tokens" if known else "their positions"
     return Answer(
-        question=f"In which heads{scope.of(first.model)} do {_named(first, second)} weight the same {len(first):,} "
-        "tokens most differently?",
+        question=f"In which heads{scope.of(first.model)} do {_named(first, second)} weight {compared} most "
+        "differently?",
         columns=(
             Column("layer", "", "the layer, from 0"),
             Column("head", "", "the head, from 0"),
@@ -151,11 +172,13 @@ def _of_weights(
             Column("largest", "share", "the same at the destination where it is largest"),
             Column("at", "position", "that destination"),
             Column("token", "", "its token"),
+            *([REPEAT] if again else []),
         ),
         rows=tuple(rows[:top]),
         exactness=exactness_of([call for pair in pairs for call in pair]),
         left_out=_left_out(len(rows), top, [row[2] for row in rows]),
         remainder=0.0,
+        gaps=tuple(dict.fromkeys((*first.gaps, *second.gaps))),
     )
 
 
@@ -179,11 +202,17 @@ def _distance(listed: Tokens, one: Call, other: Call, head: int) -> tuple[Cell, 
 def _of_figures(first: Recording, second: Recording, scope: Scope, top: int) -> Answer:
     layer = None if scope.layers is None else scope.layers[0]
     own, other = (
-        {(row["layer"], row["head"]): row for row in heads(recording, layer=layer, part=scope.part)}
+        {
+            (row["layer"], row["head"], row.get("repeat", 0)): row
+            for row in heads(recording, layer=layer, part=scope.part, repeat=scope.repeat)
+        }
         for recording in (first, second)
     )
     sizes = [len(recording.read_by("self", scope.part)[0]) for recording in (first, second)]
-    rows: list[tuple[Cell, ...]] = [(*at, *_largest_difference(own[at], other[at])) for at in own if at in other]
+    again = any(repeat for _, _, repeat in own)
+    rows: list[tuple[Cell, ...]] = [
+        (*at[:2], *_largest_difference(own[at], other[at]), *at[2:][: int(again)]) for at in own if at in other
+    ]
     rows.sort(key=_largest_first)
     return Answer(
         question=f"In which heads{scope.of(first.model)} of {first.model.name} do the figures of two texts, of "
@@ -195,11 +224,13 @@ def _of_figures(first: Recording, second: Recording, scope: Scope, top: int) -> 
             Column("figure", "", "which figure that is"),
             Column("first_text", "share", "that figure in the first text"),
             Column("second_text", "share", "the same in the second"),
+            *([REPEAT] if again else []),
         ),
         rows=tuple(rows[:top]),
         exactness=exactness_of([*first.calls, *second.calls]),
         left_out=_left_out(len(rows), top, [row[2] for row in rows]),
         remainder=0.0,
+        gaps=tuple(dict.fromkeys((*first.gaps, *second.gaps))),
     )
 
 

@@ -17,16 +17,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wherefrom.checks import check_index, check_items, check_kind, whole
+from wherefrom.checks import check_items, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.questions.answer import Answer, Cell, Column
-from wherefrom.questions.asked import exactness_of
+from wherefrom.questions.asked import REPEAT, checked_scope, exactness_of
 from wherefrom.questions.exact import Masked
 from wherefrom.questions.scanned import Progress, attention_of, require_all_rows, scans_of
-from wherefrom.questions.scope import Scope
-from wherefrom.recording import Call, Recording, check_recording
+from wherefrom.recording import Call, Recording, check_recording, is_numbered, part_named
+from wherefrom.recording.gaps import NO_ATTENTION
 from wherefrom.scans import Scan, means
 from wherefrom.scans import scan as scan_attention
+from wherefrom.scans.contract import OF_SAME_TOKEN
 
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
@@ -80,6 +81,7 @@ class HeadFigures:
 FIGURES = tuple(field.name for field in fields(HeadFigures) if field.name != "empty")
 SCANNED = tuple(name for name in FIGURES if name != "effective")
 """The same as a scan names them; what comes of the entropy is not asked for."""
+SINK = Column("sink", "share", "share of a destination's row: the head's sink's, mean over destinations")
 
 
 def figures_of(call: Call, ids: ArrayLike, *, strip: int | None = None) -> HeadFigures:
@@ -102,8 +104,17 @@ def figures_of(call: Call, ids: ArrayLike, *, strip: int | None = None) -> HeadF
 
 
 def _figures(scan: Scan, found: Mapping[str, Masked]) -> HeadFigures:
-    """Return the figures of a scan and its means."""
-    return HeadFigures(**{name: found[name] for name in FIGURES}, empty=scan.empty.sum(axis=1))
+    """Return the figures of a scan and its means; those that it was not asked for are masked."""
+    heads = len(scan.empty)
+    none = np.ma.MaskedArray(np.full(heads, np.nan), mask=np.ones(heads, bool))
+    return HeadFigures(**{name: found.get(name, none) for name in FIGURES}, empty=scan.empty.sum(axis=1))
+
+
+def _wanted(recording: Recording, call: Call) -> tuple[str, ...]:
+    """Return what a call is scanned for: of positions without a text no two hold the same token."""
+    left_out = OF_SAME_TOKEN if is_numbered(recording.texts_of(call)[1]) else ()
+    sink = ("sink",) if call.sinks is not None else ()
+    return (*(name for name in SCANNED if name not in left_out), "distance", *sink)
 
 
 def heads(
@@ -112,6 +123,7 @@ def heads(
     layer: int | None = None,
     head: int | None = None,
     part: str | None = None,
+    repeat: int | None = None,
     sort: str | None = None,
     where: Iterable[str] = (),
     top: int | None = None,
@@ -123,7 +135,8 @@ def heads(
         recording: of any model.
         layer: one layer only; all that the recording holds unless given.
         head: one head of each layer only; all unless given.
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module; all, each in rows of its own, unless given.
         sort: a column to sort by, the largest first; with a "-" before its name the smallest first.
         where: conditions that a head must meet, such as ("induction>0.3", "first<0.5").
         top: how many rows to return at most, after sorting.
@@ -135,14 +148,11 @@ def heads(
             none.
     """
     recording = check_recording(recording)
-    part = Scope(part=part).within(recording.model).part or recording.model.part
-    only_layer = None if layer is None else check_index("layer", layer, recording.model.layers_of(part))
-    only_head = None if head is None else check_index("head", head, recording.model.heads)
-    if only_layer is not None and any((call.kind, call.part) == ("self", part) for call in recording.calls):
-        recording.call(only_layer, "self", part)  # or it says which layers there are
-    asked = [call for call in recording.calls if call.part == part and only_layer in (None, call.layer)]
-    ids = (recording.tokens if part == recording.model.part or recording.source is None else recording.source).ids
-    calls = [call for call in asked if _reads_itself(call) and call.destinations == len(ids)]
+    scope = checked_scope(recording, layer, head, "self", part, repeat)
+    asked = list(scope.calls(recording))
+    texts = {id(call): recording.texts_of(call)[1] for call, _ in asked}
+    pairs = [(call, own) for call, own in asked if _reads_itself(call) and _is_whole(recording, call)]
+    calls = [call for call, _ in pairs]
     if not calls:
         raise InputError(
             "the recording",
@@ -150,29 +160,55 @@ def heads(
             given=f"{len(asked)} call{'s' * (len(asked) != 1)} of which none does",
             way_out="Record the pass of a decoder or an encoder over a text.",
         )
-    columns = _columns(len(ids), int(_codes(ids, len(ids))[1].sum()))
+    ids = texts[id(calls[0])].ids
+    repeats = 0 if is_numbered(texts[id(calls[0])]) else int(_codes(ids, len(ids))[1].sum())
+    again, sinks = any(call.repeat for call in calls), any(call.sinks is not None for call in calls)
+    columns = (*_columns(len(ids), repeats), *([SINK] if sinks else []), *([REPEAT] if again else []))
     chosen = _Choice.of(columns, sort, where, top)
     rows, empty = [], 0
-    for done, (call, scan) in enumerate(zip(calls, scans_of(recording, calls, (*SCANNED, "distance")), strict=True)):
+    for done, (call, own) in enumerate(pairs):
+        scan = next(scans_of(recording, [call], _wanted(recording, call)))
         mean = means(scan)
-        found = _figures(scan, mean), mean["distance"]
-        places = range(call.heads) if only_head is None else (call.place_of_head(only_head),)
-        rows += [(call.layer, call.head_numbers[at], *_cells(*found, at)) for at in places]
-        empty += int(found[0].empty[list(places)].sum())
+        found = _figures(scan, mean)
+        places = [call.place_of_head(number) for number in own]
+        beside = [mean["distance"], *([mean.get("sink")] if sinks else [])]
+        more = (call.repeat,) if again else ()
+        rows += [
+            (call.layer, number, *_cells(found, beside, at), *more) for number, at in zip(own, places, strict=True)
+        ]
+        empty += int(found.empty[places].sum())
         if progress is not None:
             progress(done + 1, len(calls))
-    missing = recording.model.heads * recording.model.layers_of(part) - sum(call.heads for call in asked)
-    unkept = missing if only_layer is only_head is None else 0
-    left_out = _left_out(empty, len(asked) - len(calls), any(None in row for row in rows), unkept)
     answer = Answer(
-        question=f"What does every head read? {_asked(calls, only_layer, only_head, recording, part)}",
+        question=f"What does every head read? {_asked(calls, layer, head, recording, part)}",
         columns=columns,
         rows=tuple(rows),
         exactness=exactness_of(calls),
-        left_out=left_out,
+        left_out=_left_out(
+            empty,
+            len(asked) - len(calls) + sum(scope.has_layer(call.layer) for call in recording.calls_of("cross", part)),
+            any(None in row for row in rows),
+            _unkept(recording, [call for call, _ in asked], part) if layer is head is repeat is None else (0, 0),
+        ),
         remainder=0.0,
+        gaps=recording.gaps,
     )
     return chosen.of_answer(answer)
+
+
+def _is_whole(recording: Recording, call: Call) -> bool:
+    """Whether a call goes over all of its text, where its positions are those of one."""
+    text = recording.known_texts(call)[1]
+    return text is None or call.sources >= len(text)
+
+
+def _unkept(recording: Recording, calls: Sequence[Call], part: str | None) -> tuple[int, int]:
+    """Return how many heads of layers that are kept the recording lacks, and of how many layers it has none."""
+    heads = sum(call.all_heads - call.heads for call in calls)
+    part = recording.model.part if part is None else part
+    known = {call.layer for call in recording.calls if call.part == part}
+    known |= {layer for layer, gap in recording.gaps_of(part).items() if gap.what == NO_ATTENTION}
+    return heads, max(0, recording.layers_of(part) - max(len(known), len(calls)))
 
 
 @dataclass(frozen=True)
@@ -283,10 +319,10 @@ def _reads_itself(call: Call) -> bool:
     return call.kind == "self" and call.destinations == call.sources and call.mask.offset == 0
 
 
-def _cells(figures: HeadFigures, distance: Masked, head: int) -> Sequence[Cell]:
-    """Return one head's figures as an answer holds them: None where no destination counts."""
-    columns = [*(getattr(figures, name) for name in FIGURES), distance]
-    return [column[head : head + 1].tolist()[0] for column in columns]
+def _cells(figures: HeadFigures, beside: Sequence[Masked | None], head: int) -> Sequence[Cell]:
+    """Return one head's figures, and some beside them, as an answer holds them: None where no destination counts."""
+    columns = [*(getattr(figures, name) for name in FIGURES), *beside]
+    return [None if column is None else column[head : head + 1].tolist()[0] for column in columns]
 
 
 def _columns(length: int, repeats: int) -> tuple[Column, ...]:
@@ -309,17 +345,19 @@ def _columns(length: int, repeats: int) -> tuple[Column, ...]:
     )
 
 
-def _beside(recording: Recording, part: str) -> str:
-    return f" of the {part}" if part != recording.model.part else ""
+def _beside(recording: Recording, part: str | None) -> str:
+    return "" if part in (None, recording.model.part) else f" of {part_named(str(part))}"
 
 
-def _asked(calls: Sequence[Call], layer: int | None, head: int | None, recording: Recording, part: str) -> str:
+def _asked(calls: Sequence[Call], layer: int | None, head: int | None, recording: Recording, part: str | None) -> str:
     """Return which heads there are rows of, in words."""
-    if head is None and any(call.heads < recording.model.heads for call in calls):
+    if head is None and any(call.heads < call.all_heads for call in calls):
         kept = sum(call.heads for call in calls)
         of = f" of layer {layer}" if layer is not None else ""
         return f"the {kept} head{'s' * (kept != 1)}{of} that the recording keeps{_beside(recording, part)}"
-    return _scope(len(calls), layer, head) + _beside(recording, part)
+    layers = len({call.layer for call in calls})
+    again = f", in {len(calls)} executions" if len(calls) > layers else ""
+    return _scope(layers, layer, head) + _beside(recording, part) + again
 
 
 def _scope(calls: int, layer: int | None, head: int | None) -> str:
@@ -329,12 +367,14 @@ def _scope(calls: int, layer: int | None, head: int | None) -> str:
     return f"{heads} of {'1 layer' if calls == 1 else f'each of {calls} layers'}"
 
 
-def _left_out(empty: int, calls: int, blank: bool, unkept: int) -> str:
-    said = [NONE_LEFT_OUT]
-    if unkept > 0:
-        said = [f"Left out: {unkept} head{'s' * (unkept != 1)} of the model that the recording does not keep."]
+def _left_out(empty: int, calls: int, blank: bool, unkept: tuple[int, int]) -> str:
+    counted = zip(unkept, ("head", "layer"), strict=True)
+    heads, layers = (f"{count} {what}{'s' * (count != 1)}" if count else "" for count, what in counted)
+    without = [heads] * bool(heads) + [f"all heads of {layers}"] * bool(layers)
+    missing = [f"{' and '.join(without)} that the recording does not keep"] * bool(without)
     if calls:
-        said = [f"Left out: {calls} call{'s' * (calls != 1)} in which not all of the text reads itself."]
+        missing.append(f"{calls} call{'s' * (calls != 1)} in which not all of the text reads itself")
+    said = [f"Left out: {'; '.join(missing)}." if missing else NONE_LEFT_OUT]
     if empty:
         rows = "1 row of a destination" if empty == 1 else f"{empty} rows of destinations"
         said.append(f"In no mean: {rows} that may read nothing.")

@@ -11,8 +11,8 @@ import numpy as np
 
 from wherefrom.checks import whole
 from wherefrom.questions.answer import Answer, Column
-from wherefrom.questions.asked import Tally, checked_scope, exactness_of
-from wherefrom.questions.scanned import THRESHOLD, Progress, require_whole_text, scans_of
+from wherefrom.questions.asked import REPEAT, Tally, calls_over_the_same, checked_scope, exactness_of
+from wherefrom.questions.scanned import THRESHOLD, Progress, scans_of
 from wherefrom.recording import Recording, check_recording
 
 ASKED = ("received", "readers", "last_reader")
@@ -25,6 +25,7 @@ def received(
     head: int | None = None,
     kind: str = "self",
     part: str | None = None,
+    repeat: int | None = None,
     threshold: float = THRESHOLD,
     top: int = 10,
     progress: Progress | None = None,
@@ -36,7 +37,8 @@ def received(
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module; all unless given.
         threshold: the weight from which a destination counts as a reader.
         top: how many sources to return; the rest is the remainder.
         progress: told after each layer.
@@ -45,17 +47,15 @@ def received(
         InputError: a layer or head out of range or not kept, a recording without all destinations, top below 1.
     """
     recording = check_recording(recording)
-    scope = checked_scope(recording, layer, head, kind, part)
+    scope = checked_scope(recording, layer, head, kind, part, repeat)
     most = whole("top", top, least=1, way_out="Say how many rows you want.")
-    calls = list(scope.calls(recording))
-    for call, _ in calls:
-        require_whole_text(recording, call)
-    readers, read = recording.read_by(kind, part)
+    calls = calls_over_the_same(recording, scope)
+    readers, read = recording.texts_of(calls[0][0])
     tally, number, last = Tally.empty(len(read)), np.zeros(len(read), np.int64), np.full(len(read), -1, np.int64)
     scans = scans_of(recording, [call for call, _ in calls], ASKED, threshold=threshold)
     for done, ((call, heads), scan) in enumerate(zip(calls, scans, strict=True)):
         places = [call.place_of_head(chosen) for chosen in heads]
-        tally.add(call.layer, np.asarray(heads), scan["received"][places])
+        tally.add(call, np.asarray(heads), scan["received"][places])
         number = np.maximum(number, scan["readers"][places].filled(0).max(axis=0))
         last = np.maximum(last, scan["last_reader"][places].filled(-1).max(axis=0))
         if progress is not None:
@@ -64,17 +64,23 @@ def received(
     order = np.argsort(-mean, kind="stable")[:most]
     remainder = max(0.0, float(mean.sum() - mean[order].sum()))
     others = len(read) - len(order)
+    rows = [
+        (j, read[j].label, float(mean[j]), float(largest[j]), *map(int, where[j, :2]), int(number[j]), _last(last[j]))
+        for j in order.tolist()
+    ]
+    columns = _columns(threshold)
+    if any(call.repeat for call, _ in calls):
+        columns = (*columns, REPEAT)
+        rows = [(*row, int(where[j, 2])) for j, row in zip(order.tolist(), rows, strict=True)]
     return Answer(
         question=f"How much attention does every source receive? {scope.describe(recording)}",
-        columns=_columns(threshold),
-        rows=tuple(
-            (j, read[j].label, float(mean[j]), float(largest[j]), *map(int, where[j]), int(number[j]), _last(last[j]))
-            for j in order.tolist()
-        ),
+        columns=columns,
+        rows=tuple(rows),
         exactness=exactness_of([call for call, _ in calls]),
         left_out=f"Not listed: {others:,} more source{'s' * (others != 1)} with {remainder:.4f} rows; "
         f"{len(readers):,} destinations give {float(mean.sum()):.4f} in all.",
         remainder=remainder,
+        gaps=recording.gaps,
     )
 
 

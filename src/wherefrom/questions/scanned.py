@@ -23,7 +23,7 @@ import numpy as np
 
 from wherefrom.checks import check_items, whole
 from wherefrom.errors import InputError
-from wherefrom.recording import Array, Call, Recording, check_recording
+from wherefrom.recording import Array, Call, Recording, check_recording, is_numbered
 from wherefrom.recording.layout import SCANS
 from wherefrom.scans import Attention, Scan
 from wherefrom.scans import scan as scan_attention
@@ -46,6 +46,7 @@ def scan(
     *,
     kind: str = "self",
     part: str | None = None,
+    repeat: int = 0,
     threshold: float = THRESHOLD,
     top: int = TOP,
 ) -> Scan:
@@ -59,7 +60,8 @@ def scan(
         layer: from 0.
         wanted: the names of the statistics, such as ("entropy", "received"), or a single one; only those are computed.
         kind: "self" or "cross".
-        part: "decoder" or "encoder"; the one that predicts unless given.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of the layer's module.
         threshold: the weight from which a destination counts as a reader of a source.
         top: how many of the strongest sources of each destination are kept.
 
@@ -68,7 +70,7 @@ def scan(
             that the call does not have; a threshold or top that is no number above 0.
     """
     recording = check_recording(recording)
-    call = recording.call(layer, kind, part)
+    call = recording.call(layer, kind, part, repeat)
     return next(scans_of(recording, [call], wanted, threshold=threshold, top=top))
 
 
@@ -91,7 +93,8 @@ def scans_of(
     most = whole("the number of strongest sources", top, least=1, way_out="8 is a good one.")
     for call in calls:
         require_all_rows(call)
-        codes = np.asarray(recording.read_by(call.kind, call.part)[1].ids)
+        text = recording.texts_of(call)[1]
+        codes = None if is_numbered(text) else np.asarray(text.ids)
         own_top = min(most, call.sources)  # there are no more
         kept = _Kept.of(recording, call, codes, threshold, own_top)
         known = None if kept is None else kept.read()
@@ -100,8 +103,7 @@ def scans_of(
         if not missing and known is not None and names:
             yield known
             continue
-        codes_there = codes if len(codes) == call.sources else None
-        found = scan_attention(attention_of(call, codes_there), missing or names, threshold=threshold, top=own_top)
+        found = scan_attention(attention_of(call, codes), missing or names, threshold=threshold, top=own_top)
         arrays = found.to_arrays() if known is None else known.to_arrays() | found.to_arrays()
         if kept is not None:
             kept.write(arrays)
@@ -146,14 +148,19 @@ def require_all_rows(call: Call) -> None:
 def require_whole_text(recording: Recording, call: Call) -> None:
     """Refuse a question in positions of the text about a call that does not read all of it, from its beginning on.
 
+    A call over more positions than its text has tokens has other positions, which count within the call.
+
     Raises:
-        InputError: the call begins at a later position, or has other destinations or sources than the text has tokens.
+        InputError: the call begins at a later position, or has fewer destinations or sources than the text has tokens.
     """
-    listed, read = recording.read_by(call.kind, call.part)
-    if call.mask.offset or (call.destinations, call.sources) != (len(listed), len(read)):
+    sizes = call.destinations, call.sources
+    known = zip(recording.known_texts(call), sizes, strict=True)
+    listed, read = (size if text is None else len(text) for text, size in known)
+    later = call.mask.offset > 0 and call.sources <= read
+    if later or call.destinations < listed or call.sources < read:
         raise InputError(
             f"the call of layer {call.layer}",
-            expected=f"{len(listed):,} destinations from position 0 on over {len(read):,} sources, those of the text",
+            expected=f"{listed:,} destinations from position 0 on over {read:,} sources, those of the text",
             given=f"{call.destinations:,} from position {call.mask.offset:,} on over {call.sources:,}",
             way_out="Record the pass over the whole text.",
             layer=call.layer,
@@ -168,12 +175,13 @@ class _Kept:
         self._threshold, self._top = threshold, top
 
     @classmethod
-    def of(cls, recording: Recording, call: Call, codes: Array, threshold: float, top: int) -> _Kept | None:
+    def of(cls, recording: Recording, call: Call, codes: Array | None, threshold: float, top: int) -> _Kept | None:
         """Return that of a call that lies in a file itself; None of one in memory."""
         if recording.path is None or call.origin is None:
             return None
         name, identity = call.origin
-        of = json.dumps([VERSION, identity, zlib.crc32(np.ascontiguousarray(codes).view(np.uint8).data)])
+        text = None if codes is None else zlib.crc32(np.ascontiguousarray(codes).view(np.uint8).data)
+        of = json.dumps([VERSION, identity, text])
         return cls(recording.path / SCANS / name, of, threshold, top)
 
     def read(self) -> Scan | None:

@@ -6,6 +6,7 @@ of memory or of a file; heads and destinations are asked for by their true numbe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,11 @@ from wherefrom.errors import InputError
 Array: TypeAlias = NDArray[Any]
 ARRAYS = ("q", "k", "v", "lse", "bias", "sinks", "output")
 """The fields of a `Call` that hold arrays."""
+PART = re.compile(r"[a-z][a-z0-9_.]{0,99}")
+"""What a part of a model may be called: "decoder", "encoder", or the name of another tower, such as "vision"."""
+PART_IN_WORDS = 'small letters, digits, "_" and ".", a letter first, 100 characters at most'
+STAGES = {"encoder": 1, "decoder": 2}
+"""The parts of a text model in the order of a recording; every other tower comes before them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Call:
     """One execution of attention: all that is needed to compute any of its weights, exactly, at any later time.
 
     Attributes:
-        layer: the layer's true number in the model, from 0.
+        layer: the layer's true number in its part of the model, from 0.
         name: the module that called, as the model names it.
         kind: "self" or "cross".
         q: [H, T, D] queries as the kernel was given them (positions already rotated in).
@@ -92,7 +98,8 @@ class Call:
         scale: what q . k is multiplied by to give the score.
         kernel: the kernel that computed the outputs and lse.
         checks: what its self-checks found, one for each time the kernel ran (once a chunk or a generated token).
-        part: "decoder", or "encoder" for bidirectional attention over a whole text.
+        part: "decoder", or "encoder" for bidirectional attention over a whole text; of a model with other towers the
+            tower's name, such as "vision".
         softcap: bound c on a score's size, s <- c tanh(s / c); None without one.
         kept: what the arrays hold where that is not the whole call; H and T then count what was kept.
         stored: how the numbers were rounded in a file; None where they are as the kernel was given them.
@@ -100,6 +107,8 @@ class Call:
         sinks: [H] logits that take a share of their head's rows and move nothing; lse counts them. None without.
         output: [H, M, V], each head's slice of the output projection: what j moves to i is a_ij (output[h] v_j). None
             where it was not kept.
+        repeat: which execution of its module in the pass it is, from 0: a module may run once for every image, or
+            once for every layer that shares its weights.
     """
 
     layer: int
@@ -121,6 +130,7 @@ class Call:
     bias: Array | None = field(default_factory=lambda: None)
     sinks: Array | None = field(default_factory=lambda: None)
     output: Array | None = field(default_factory=lambda: None)
+    repeat: int = 0
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -132,6 +142,11 @@ class Call:
     def heads(self) -> int:
         """The number of query heads that were kept, H."""
         return self.shapes["q"][0]
+
+    @property
+    def all_heads(self) -> int:
+        """The number of heads that the layer has in all, kept or not; layers of one model may differ."""
+        return self.heads if self.kept is None else self.kept.of_heads
 
     @property
     def head_numbers(self) -> tuple[int, ...]:
@@ -177,7 +192,7 @@ class Call:
         Raises:
             InputError: the layer has no such head, or it was not kept.
         """
-        number = check_index("head", head, self.heads if self.kept is None else self.kept.of_heads)
+        number = check_index("head", head, self.all_heads)
         return self._place("head", number, self.head_numbers)
 
     def place_of_row(self, destination: int) -> int:
@@ -209,7 +224,40 @@ class Call:
     def __repr__(self) -> str:
         shapes = self.shapes
         heads, size = f"{self.heads} heads on {shapes['k'][0]}", f"{shapes['q'][1]} x {self.sources}"
-        return f"Call(layer {self.layer}, {self.name}, {self.kind}, {heads}, {size} positions, {sized(self.bytes)})"
+        again = f", execution {self.repeat}" if self.repeat else ""
+        return (
+            f"Call(layer {self.layer}, {self.name}, {self.kind}{again}, {heads}, {size} positions, {sized(self.bytes)})"
+        )
+
+
+def order_of(part: str, kind: str, layer: int, repeat: int) -> tuple[int, str, bool, int, int]:
+    """Return what the calls of a recording are sorted by.
+
+    Towers by their names, then an encoder's calls, then a decoder's; of each self-attention before cross-attention,
+    then by layer, and by execution.
+    """
+    return STAGES.get(part, 0), part, kind != "self", layer, repeat
+
+
+def in_order(calls: Sequence[Call]) -> tuple[Call, ...]:
+    """Return calls in the order that those of a recording have."""
+    return tuple(sorted(calls, key=lambda call: order_of(call.part, call.kind, call.layer, call.repeat)))
+
+
+def is_part(value: Any) -> bool:
+    """Whether a value is a name that a part of a model may have."""
+    return isinstance(value, str) and PART.fullmatch(value) is not None
+
+
+def part_named(part: str) -> str:
+    """Return a part in words: "the decoder", "the encoder", or "part vision"."""
+    return f"the {part}" if part in STAGES else f"part {part}"
+
+
+def call_named(call: Any) -> str:
+    """Return which call it is in words, such as "layer 3 (self of the decoder)"; of a `Call` or its facts."""
+    again = f", execution {call.repeat}" if call.repeat else ""
+    return f"layer {call.layer} ({call.kind} of {part_named(call.part)}{again})"
 
 
 def counted(count: int, what: str) -> str:

@@ -16,8 +16,12 @@ from typing import Any
 
 from wherefrom.checks import as_index, check_kind, whole
 from wherefrom.errors import InputError
-from wherefrom.recording.call import Call, counted, listed, sized
+from wherefrom.recording.call import STAGES, Call, counted, listed, part_named, sized
+from wherefrom.recording.gaps import NO_ATTENTION, Gap, gaps_of
+from wherefrom.recording.lazy import numbered
 from wherefrom.spans import Tokens
+
+NUMBERED = "Layers are numbered from 0; these are the ones that the recording holds."
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,19 @@ class Prediction:
 class ModelFacts:
     """Which model was recorded: enough to know it again, and to forecast a recording's size.
 
+    Layers of one model may differ: what a call has is asked of the call (`heads`, `key_heads`, `shapes`).
+
     Attributes:
         name: the model's name.
         fingerprint: a checksum of its configuration and weights.
         layers: of the decoder, or of the encoder if it is alone.
-        heads: query heads of a layer.
+        heads: query heads of a layer; where layers differ, of the one that has most. So are the next two.
         kv_heads: key and value heads of a layer.
         head_size: numbers of a query or key.
-        context: the most tokens that it reads.
+        context: the most tokens that it reads; 0 where that is unknown.
         kind: "decoder", "encoder", or "encoder-decoder".
         encoder_layers: layers of an encoder beside the decoder; 0 where there is one stack.
-        window: how many keys a destination reads at most, its own included; None is no limit.
+        window: how many keys a destination reads at most, its own included; None is no limit, or layers that differ.
     """
 
     name: str
@@ -88,13 +94,15 @@ class Recording:
         model: which model.
         tokens: what it read.
         calls: one a layer, in the order of the layers; with an encoder its calls first, then the decoder's
-            self-attention, then its cross-attention.
+            self-attention, then its cross-attention. Those of other towers come before all of them, by the towers'
+            names, and a module that ran several times has a call for each time.
         predictions: for the positions that were asked for, in their order; of a decoder the last one always.
         written_from: the position of the first generated token, None if all of the text was given. Row t - 1 wrote
             token t.
         seconds: how long the pass took, wall clock, self-checks included.
         source: what an encoder read for the decoder, the keys and values of cross-attention; None without one.
         path: the file or folder that it was opened from; None for one in memory.
+        gaps: attention of the pass that is not among the calls, and layers that have none.
     """
 
     model: ModelFacts
@@ -105,6 +113,7 @@ class Recording:
     seconds: float
     source: Tokens | None = None
     path: Path | None = None
+    gaps: tuple[Gap, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -118,47 +127,122 @@ class Recording:
         counts = f"{counted(len(self), 'token')}, {counted(len(self.calls), 'call')}"
         return f"Recording({self.model.name}, {counts}, {sized(self.bytes)})"
 
-    def call(self, layer: int, kind: str = "self", part: str | None = None) -> Call:
+    def call(self, layer: int, kind: str = "self", part: str | None = None, repeat: int = 0) -> Call:
         """Return the call of a layer.
 
         Args:
             layer: from 0.
-            kind: "self", or "cross" where the decoder reads the encoder's output.
-            part: "decoder" or "encoder"; the one that predicts unless given.
+            kind: "self", or "cross" where a part reads the output of another.
+            part: "decoder", "encoder", or another tower's name; the part that predicts unless given.
+            repeat: which execution of the layer's module, from 0.
 
         Raises:
-            InputError: there is no such call in the recording.
+            InputError: there is no such call in the recording; it says whether the layer has no attention at all.
         """
         part = self.model.part if part is None else part
-        alike = [call for call in self.calls if (call.kind, call.part) == (kind, part)]
-        for call in alike:
-            if call.layer == as_index(layer):
+        alike = self.calls_of(kind, part)
+        of_layer = [call for call in alike if call.layer == as_index(layer)]
+        for call in of_layer:
+            if call.repeat == as_index(repeat):
                 return call
-        kinds = ", ".join(dict.fromkeys(f"{call.kind} of the {call.part}" for call in self.calls))
-        held = [call.layer for call in alike]
-        raise InputError(
-            "the layer" if alike else "the kind of attention",
-            expected=f"one of {listed(held)}" if alike else f"one that was recorded ({kinds})",
-            given=str(layer) if alike else f"{kind} of the {part}",
-            way_out="Layers are numbered from 0; these are the ones that the recording holds.",
-            layer=layer,
-            layers=tuple(held),
-        )
+        if of_layer:
+            raise InputError(
+                "the repeat",
+                expected=f"one of {listed([call.repeat for call in of_layer])}, the executions of layer {layer}",
+                given=repr(repeat),
+                way_out="Executions of a module in one pass are numbered from 0.",
+                layer=layer,
+            )
+        raise self._lacks(layer, kind, part, alike)
 
-    def read_by(self, kind: str = "self", part: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens at the destinations and at the sources of calls of a kind.
+    def _lacks(self, layer: int, kind: str, part: str, alike: Sequence[Call]) -> InputError:
+        """Return why there is no call of a layer."""
+        held = sorted({call.layer for call in alike})
+        facts = {"layer": layer, "layers": tuple(held)}
+        if not alike:
+            kinds = ", ".join(dict.fromkeys(f"{call.kind} of {part_named(call.part)}" for call in self.calls))
+            expected, given = f"one that was recorded ({kinds or 'none'})", f"{kind} of {part_named(part)}"
+            return InputError("the kind of attention", expected=expected, given=given, way_out=NUMBERED, **facts)
+        gap = self.gaps_of(part).get(-1 if as_index(layer) is None else layer)
+        expected = f"one of {listed(held)}"
+        if gap is not None and gap.what == NO_ATTENTION:
+            way_out = "Layers are numbered from 0; this one is of another kind, such as a convolution."
+            expected = f"one that has attention, {listed(held)}"
+            return InputError(
+                "the layer", expected=expected, given=f"{layer}, which has no attention", way_out=way_out, **facts
+            )
+        if gap is not None:
+            given = f"{layer}, whose attention was not recorded ({gap.what} in {gap.name})"
+            way_out = "It is computed where it cannot be seen; the other layers can be asked about."
+            return InputError("the layer", expected=expected, given=given, way_out=way_out, **facts)
+        other = next((call.kind for call in self.calls if (call.part, call.layer) == (part, as_index(layer))), None)
+        given = str(layer) + ("" if other is None else f", which has {other}-attention alone")
+        return InputError("the layer", expected=expected, given=given, way_out=NUMBERED, **facts)
+
+    def calls_of(self, kind: str = "self", part: str | None = None) -> list[Call]:
+        """Return the calls of a kind and a part, the one that predicts unless given, in their order."""
+        part = self.model.part if part is None else part
+        return [call for call in self.calls if (call.kind, call.part) == (kind, part)]
+
+    def gaps_of(self, part: str | None = None) -> dict[int, Gap]:
+        """Return the gaps in the layers of a part, the one that predicts unless given, by layer."""
+        part = self.model.part if part is None else part
+        calls = [call for call in self.calls if call.part == part]
+        return gaps_of(self.gaps, calls, predicting=part == self.model.part)
+
+    def layers_of(self, part: str | None = None) -> int:
+        """Return how many layers a part has, by what is known of the model and by the calls and gaps that there are."""
+        part = self.model.part if part is None else part
+        known = self.model.layers_of(part) if part in STAGES else 0
+        held = [call.layer + 1 for call in self.calls if call.part == part]
+        return max([known, *held, *(layer + 1 for layer in self.gaps_of(part))])
+
+    def texts_of(self, call: Call) -> tuple[Tokens, Tokens]:
+        """Return the tokens at the destinations and at the sources of a call.
+
+        Where a call does not go over a text, or over another number of positions than that text has tokens, its
+        positions are numbered: their tokens have no text, and labels such as "[12]". They count within the call.
+        """
+        sizes = call.destinations, call.sources
+        known = self.known_texts(call)
+        destinations, sources = (
+            numbered(size) if text is None or len(text) != size else text
+            for text, size in zip(known, sizes, strict=True)
+        )
+        return destinations, sources
+
+    def known_texts(self, call: Call) -> tuple[Tokens | None, Tokens | None]:
+        """Return the texts that a call's destinations and sources are of; None for positions that are of none.
+
+        The part that predicts goes over the recording's own text, an encoder beside it over `source`, and so do the
+        sources of the decoder's cross-attention. No other part has a text.
+        """
+        if call.part == self.model.part:
+            own: Tokens | None = self.tokens
+        else:
+            own = self.source if call.part == "encoder" else None
+        if call.kind == "self":
+            return own, own
+        return own, self.source if call.part == "decoder" else None
+
+    def read_by(
+        self, kind: str = "self", part: str | None = None, *, layer: int | None = None, repeat: int = 0
+    ) -> tuple[Tokens, Tokens]:
+        """Return the tokens at the destinations and at the sources of the calls of a kind; see `texts_of`.
+
+        Args:
+            kind: "self" or "cross".
+            part: "decoder", "encoder", or another tower's name; the part that predicts unless given.
+            layer: of which layer's call, since those of a tower may differ; the first unless given.
+            repeat: which execution of the layer's module.
 
         Raises:
             InputError: there are no such calls.
         """
-        part = self.model.part if part is None else part
-        call = next((call for call in self.calls if (call.kind, call.part) == (kind, part)), None)
-        call = self.call(0, kind, part) if call is None else call  # which says what is there
-        encoded = self.tokens if self.source is None else self.source
-        return (
-            encoded if call.part == "encoder" else self.tokens,
-            encoded if call.part == "encoder" or call.kind == "cross" else self.tokens,
-        )
+        alike = self.calls_of(kind, part)
+        if layer is None and alike:
+            layer, repeat = alike[0].layer, alike[0].repeat
+        return self.texts_of(self.call(0 if layer is None else layer, kind, part, repeat))
 
     def prediction(self, position: int) -> Prediction:
         """Return what was predicted at a position.

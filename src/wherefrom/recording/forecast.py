@@ -132,7 +132,7 @@ class _Keep:
             kept = KeptFacts(heads, tuple(read.index(head // group) for head in heads), model.heads, T)
         stored = Stored("float16", tuple(range(ROWS_CHECKED)), LONG, LONG) if self.dtype == "F16" else None
         name, kernel = f"model.layers.{layer}.self_attn", "torch flash, CPU"
-        facts = CallFacts(layer, name, kind, part, kernel, LONG, None, True, None, 0, kept, stored)
+        facts = CallFacts(layer, name, kind, part, 0, kernel, LONG, None, True, None, 0, kept, stored)
         return facts, _specs(forms, sizes, self.dtype)
 
 

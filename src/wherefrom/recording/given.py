@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wherefrom.errors import InputError
-from wherefrom.recording.call import ARRAYS, Array, Call, Stored
+from wherefrom.recording.call import ARRAYS, PART_IN_WORDS, Array, Call, Stored, call_named, is_part
 from wherefrom.recording.layout import FORMATS, KINDS, CallFacts, KeptFacts
 from wherefrom.recording.rounding import rounded
 from wherefrom.recording.strict import broken
@@ -47,15 +47,20 @@ def facts_of(path: Path, call: Call, store: str | None) -> CallFacts:
     """Return what the manifest will say of a call; where it is rounded now, without the errors, yet to be measured.
 
     Raises:
-        RecordingError: it is of an unknown kind, or was rounded to another format before.
+        RecordingError: it is of an unknown kind or a part without a name, or was rounded to another format before.
     """
     kept, stored = call.kept, call.stored
-    if f"{call.part}-{call.kind}" not in KINDS:
-        expected, given = f"one of {', '.join(KINDS)}", f"{call.part}-{call.kind}"
-        broken(path, f"the kind of layer {call.layer}", expected=expected, given=given, way_out=MEND, layer=call.layer)
+    for what, fine, expected in (
+        ("kind", call.kind in KINDS, " or ".join(KINDS)),
+        ("part", is_part(call.part), PART_IN_WORDS),
+    ):
+        if not fine:
+            given = repr(getattr(call, what))[:60]
+            what = f"the {what} of layer {call.layer}"
+            broken(path, what, expected=expected, given=given, way_out=MEND, layer=call.layer)
     if store is not None and stored is not None and stored.format != store:
         given, way_out = f"numbers in {stored.format} already", "Leave them so, with store=None."
-        what = f"layer {call.layer} ({call.kind} of the {call.part})"
+        what = call_named(call)
         broken(path, what, expected=f"numbers to round to {store}", given=given, way_out=way_out, layer=call.layer)
     if store is not None and stored is None:
         stored = Stored(store, (), 0.0, 0.0)
@@ -64,6 +69,7 @@ def facts_of(path: Path, call: Call, store: str | None) -> CallFacts:
         name=call.name,
         kind=call.kind,
         part=call.part,
+        repeat=call.repeat,
         kernel=call.kernel,
         scale=float(call.scale),
         softcap=None if call.softcap is None else float(call.softcap),
@@ -160,7 +166,7 @@ class Look:
         where, facts = self._place(name, at)
         broken(
             self.path,
-            f"{name} of layer {call.layer} ({call.kind} of the {call.part})",
+            f"{name} of {call_named(call)}",
             expected=expected,
             given=f"{array[at]:.6g} at {where}" if at else "others",
             way_out=way_out or "Run the model in float32, or find where its numbers overflow.",

@@ -8,6 +8,8 @@ checked: every key, every kind, every file's name. docs/format.md says the same 
         tokens.safetensors                  what was read
         predictions.safetensors             what was expected
         calls/decoder-self-000.safetensors  one a call: q, k, v, lse and what else there is
+
+Version 2 is written; version 1, which knew no towers, repeats and gaps, is read for ever.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ import numpy as np
 
 from wherefrom.checks import check_kind
 from wherefrom.errors import InputError
-from wherefrom.recording.call import Stored
+from wherefrom.recording.call import PART_IN_WORDS, Stored, is_part, order_of
 from wherefrom.recording.contents import ModelFacts
+from wherefrom.recording.gaps import KINDS_OF_GAPS, Gap
 from wherefrom.recording.strict import MOST, Fields, broken, strict_json
 from wherefrom.recording.tensors import DTYPES, Spec
 
-FORMAT, VERSION = "wherefrom recording", 1
+FORMAT, VERSION = "wherefrom recording", 2
+VERSIONS = (1, VERSION)
+"""Those that are read."""
+READ = " or ".join(map(str, VERSIONS))
 SUFFIX = ".wherefrom"
 MANIFEST, TOKENS, PREDICTIONS, CALLS = "recording.json", "tokens.safetensors", "predictions.safetensors", "calls"
 SCANS = "scans"
@@ -39,8 +45,7 @@ SCANS = "scans"
 UNITS = {"logarithms": "nats", "positions": "from 0", "seconds": "wall clock"}
 MOST_BYTES = 2**24
 """A manifest is refused beyond this size: JSON takes up to thirty times its bytes in memory. 10,000 calls fit."""
-KINDS = {"encoder-self": 0, "decoder-self": 1, "decoder-cross": 2}
-"""The kinds of calls in the order of a recording."""
+KINDS = ("self", "cross")
 FORMATS = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 """The number formats by the names that people use."""
 FIRST = b'{"crc32": "%08x",\n'
@@ -67,6 +72,7 @@ class CallFacts:
     name: str
     kind: str
     part: str
+    repeat: int
     kernel: str
     scale: float
     softcap: float | None
@@ -77,14 +83,18 @@ class CallFacts:
     stored: Stored | None
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> tuple[int, str, bool, int, int]:
         """Where the call stands among those of a recording."""
-        return KINDS[f"{self.part}-{self.kind}"], self.layer
+        return order_of(self.part, self.kind, self.layer, self.repeat)
 
     @property
     def file(self) -> str:
-        """The call's file: its name follows from what it is, so that no manifest can name another."""
-        return f"{CALLS}/{self.part}-{self.kind}-{self.layer:03d}.safetensors"
+        """The call's file: its name follows from what it is, so that no manifest can name another.
+
+        No part has a "-" in its name, so no two calls share one.
+        """
+        again = f"-{self.repeat}" if self.repeat else ""
+        return f"{CALLS}/{self.part}-{self.kind}-{self.layer:03d}{again}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,8 @@ class Manifest:
     seconds: float
     calls: tuple[CallFacts, ...]
     files: Mapping[str, FileFacts]
+    gaps: tuple[Gap, ...] = ()
+    version: int = VERSION
 
     def to_bytes(self) -> bytes:
         """Return the manifest's file: ASCII, a line for every file and every call, the same for the same content."""
@@ -112,8 +124,9 @@ class Manifest:
         return FIRST % zlib.crc32(content) + content
 
     def _lines(self) -> Iterator[str]:
-        facts = {"format": FORMAT, "version": VERSION, "written_by": self.written_by, "units": UNITS}
+        facts: dict[str, Any] = {"format": FORMAT, "version": VERSION, "written_by": self.written_by, "units": UNITS}
         facts |= {"model": asdict(self.model), "written_from": self.written_from, "seconds": self.seconds}
+        facts |= {"gaps": [asdict(gap) for gap in self.gaps]}
         yield from (f'"{name}": {_json(value)},\n' for name, value in facts.items())
         files = (f' "{name}": {_json(_of_file(self.files[name]))}' for name in sorted(self.files))
         yield '"files": {\n' + ",\n".join(files) + "\n},\n"
@@ -167,9 +180,9 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
     _check_size(path, len(data))
     whole = _content(path, data)
     content = {name: value for name, value in whole.items() if name != "crc32"}
-    _check_version(path, content)
-    names = [field.name for field in fields(Manifest)]
-    top = Fields.of(path, "the manifest", content, "format", "version", "units", *names)
+    version = _check_version(path, content)
+    names = ["written_by", "units", "model", "written_from", "seconds", "files", "calls"]
+    top = Fields.of(path, "the manifest", content, "format", "version", *names, *["gaps"] * (version > 1))
     if content["units"] != UNITS:
         top.wrong("units", f"the units of the format, {_json(UNITS)}")
     manifest = Manifest(
@@ -177,8 +190,12 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
         model=_model(path, content["model"]),
         written_from=None if top.absent("written_from") else top.whole("written_from"),
         seconds=top.number("seconds"),
-        calls=tuple(_call(path, f"calls[{at}]", value) for at, value in enumerate(top.items("calls"))),
+        calls=tuple(_call(path, f"calls[{at}]", value, version) for at, value in enumerate(top.items("calls"))),
         files=_files(path, content["files"]),
+        gaps=tuple(_gap(path, f"gaps[{at}]", value) for at, value in enumerate(top.items("gaps")))
+        if version > 1
+        else (),
+        version=version,
     )
     _check_order(path, manifest)
     _check_names(path, manifest)
@@ -247,7 +264,8 @@ def _content(path: Path, data: bytes) -> dict[str, Any]:
     return strict_json(path, MANIFEST, data)
 
 
-def _check_version(path: Path, content: Mapping[str, Any]) -> None:
+def _check_version(path: Path, content: Mapping[str, Any]) -> int:
+    """Return a manifest's version, one that is read."""
     if content.get("format") != FORMAT:
         way_out = "Name the folder that `wherefrom record` or save_recording wrote."
         given = str(content.get("format"))[:40]
@@ -256,9 +274,10 @@ def _check_version(path: Path, content: Mapping[str, Any]) -> None:
     if type(version) is int and version > VERSION:
         given = f"version {version}, written by wherefrom {str(content.get('written_by'))[:40]}"
         way_out = "Open it with that version of wherefrom, or a later one."
-        broken(path, MANIFEST, expected=f"format version {VERSION}", given=given, way_out=way_out, version=version)
-    if type(version) is not int or version != VERSION:
-        broken(path, MANIFEST, expected=f"format version {VERSION}", given=str(version)[:40])
+        broken(path, MANIFEST, expected=f"format version {READ}", given=given, way_out=way_out, version=version)
+    if type(version) is not int or version not in VERSIONS:
+        broken(path, MANIFEST, expected=f"format version {READ}", given=str(version)[:40])
+    return version
 
 
 def _model(path: Path, value: Any) -> ModelFacts:
@@ -277,18 +296,27 @@ def _model(path: Path, value: Any) -> ModelFacts:
     )
 
 
-def _call(path: Path, where: str, value: Any) -> CallFacts:
+def _gap(path: Path, where: str, value: Any) -> Gap:
+    at = Fields.of(path, where, value, "name", "what", "layer", "calls")
+    layer = None if at.absent("layer") else at.whole("layer")
+    return Gap(at.text("name"), at.text("what", *KINDS_OF_GAPS), layer, at.whole("calls"))
+
+
+def _call(path: Path, where: str, value: Any, version: int) -> CallFacts:
     names = ("layer", "name", "kind", "part", "kernel", "scale", "softcap", "mask", "kept", "stored")
-    at = Fields.of(path, where, value, *names)
+    at = Fields.of(path, where, value, *names, *["repeat"] * (version > 1))
     mask = Fields.of(path, f"{where}.mask", at.values["mask"], "causal", "window", "offset")
-    part, kind = at.text("part", "decoder", "encoder"), at.text("kind", "self", "cross")
-    if f"{part}-{kind}" not in KINDS:
+    part, kind = at.text("part", *(("decoder", "encoder") if version == 1 else ())), at.text("kind", *KINDS)
+    if version == 1 and (part, kind) == ("encoder", "cross"):
         at.wrong("kind", '"self" in an encoder')
+    if not is_part(part):
+        at.wrong("part", PART_IN_WORDS)
     return CallFacts(
         layer=at.whole("layer"),
         name=at.text("name"),
         kind=kind,
         part=part,
+        repeat=at.whole("repeat") if version > 1 else 0,
         kernel=at.text("kernel"),
         scale=at.number("scale"),
         softcap=None if at.absent("softcap") else at.number("softcap"),
@@ -337,7 +365,8 @@ def _spec(path: Path, where: str, value: Any) -> Spec:
 def _check_order(path: Path, manifest: Manifest) -> None:
     places = [call.place for call in manifest.calls]
     if places != sorted(set(places)):
-        expected = "each call once: an encoder's, then the decoder's self-, then its cross-attention, layers ascending"
+        expected = "each call once: towers by name, then an encoder, then a decoder; of each self- before "
+        expected += "cross-attention, layers ascending, then repeats"
         broken(path, "calls", expected=expected, given="another order", key="calls")
 
 

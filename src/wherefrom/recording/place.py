@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from wherefrom.errors import RecordingError
 from wherefrom.folders import hold, release, sync
+from wherefrom.recording.call import PART
 from wherefrom.recording.layout import (
     CALLS,
     KINDS,
@@ -38,7 +39,8 @@ from wherefrom.recording.strict import broken, way_out_of
 TRIES = 100  # to hold a folder that other writers keep finishing just then
 ELSEWHERE = "Choose another path, or remove what is there."
 _FILES = "|".join(map(re.escape, (MANIFEST, TOKENS, PREDICTIONS)))
-LEFT = re.compile(rf"{_FILES}|{CALLS}|{CALLS}/({'|'.join(KINDS)})-\d{{3,}}\.safetensors|{SCANS}|{SCANS}/.*", re.DOTALL)
+_CALL = rf"{PART.pattern}-({'|'.join(KINDS)})-\d{{3,}}(-[1-9]\d*)?\.safetensors"
+LEFT = re.compile(rf"{_FILES}|{CALLS}|{CALLS}/{_CALL}|{SCANS}|{SCANS}/.*", re.DOTALL)
 """The names that a writer can have left behind in its folder, or a recording that was being replaced in its own."""
 
 

@@ -84,6 +84,7 @@ def open_recording(path: str | Path) -> Recording:
         seconds=manifest.seconds,
         source=words.tokens_of_arrays(folder, tokens, "source.") if "source.ids" in tokens else None,
         path=folder,
+        gaps=manifest.gaps,
     )
 
 

@@ -6,10 +6,10 @@ checked when it is opened is checked on whole arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,43 +17,12 @@ from numpy.typing import NDArray
 from wherefrom.recording.call import Array
 from wherefrom.recording.contents import Prediction
 from wherefrom.recording.layout import PREDICTIONS, TOKENS
+from wherefrom.recording.lazy import Lazy
 from wherefrom.recording.strict import broken
 from wherefrom.spans import Token, Tokens, whole_text
 
-Item = TypeVar("Item")
 Ints = NDArray[np.int64]
 TAKE_APART = "Make the tokens with a tokenizer's own `Tokenizer.tokens_of`, and predictions with `record`."
-
-
-class Lazy(Sequence[Item], Generic[Item]):
-    """A sequence whose items are made when they are asked for; equal to any sequence of equal items."""
-
-    def item(self, place: int) -> Item:
-        """Return the item at a place from 0."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Item, ...]: ...
-    def __getitem__(self, index: int | slice) -> Item | tuple[Item, ...]:
-        places = range(len(self))[index]  # which also refuses an index that is out of range
-        return self.item(places) if isinstance(places, int) else tuple(map(self.item, places))
-
-    def __iter__(self) -> Iterator[Item]:
-        return map(self.item, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str | bytes) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
 
 
 class StoredTokens(Lazy[Token]):

@@ -13,8 +13,9 @@ from pathlib import Path
 from wherefrom import __version__
 from wherefrom.checks import check_kind
 from wherefrom.recording import agreement, words
-from wherefrom.recording.call import Array, Call
+from wherefrom.recording.call import Array, Call, call_named
 from wherefrom.recording.contents import ModelFacts, Prediction, Recording, check_recording
+from wherefrom.recording.gaps import Gap
 from wherefrom.recording.given import MEND, Look, check_store, facts_of, tensors_of
 from wherefrom.recording.layout import (
     MANIFEST,
@@ -101,7 +102,7 @@ class Writer:
         call = check_kind("the call", call, Call, way_out="Give one of recording.calls.")
         facts = facts_of(self.path, call, self._store)
         if facts.file in self._calls:
-            what = f"the call of layer {call.layer} ({call.kind} of the {call.part})"
+            what = f"the call of {call_named(call)}"
             broken(self.path, what, expected="it once", given="it twice", way_out=MEND, layer=call.layer)
         tensors = tensors_of(self.path, call, facts)
         agreement.check_call(self.path, facts, {name: one.spec for name, one in tensors.items()}, MEND)
@@ -111,7 +112,12 @@ class Writer:
         self._calls[facts.file] = facts
 
     def finish(
-        self, *, predictions: Sequence[Prediction], written_from: int | None = None, seconds: float = 0.0
+        self,
+        *,
+        predictions: Sequence[Prediction],
+        written_from: int | None = None,
+        seconds: float = 0.0,
+        gaps: Sequence[Gap] = (),
     ) -> Path:
         """Write the manifest, bring everything to the disk, rename it into place, and return the recording's path.
 
@@ -119,6 +125,7 @@ class Writer:
             predictions: see `Recording`; so are the others.
             written_from: the position of the first generated token; None if all of the text was given.
             seconds: how long the pass took.
+            gaps: what is not among the calls.
 
         Raises:
             RecordingError: what was added does not fit together; too little room; something came to be there
@@ -129,17 +136,17 @@ class Writer:
             arrays = words.predictions_as_arrays(self.path, predictions)
             words.predictions_of_arrays(self.path, arrays, self._tokens)
             self._write(PREDICTIONS, arrays)
-            data = self._manifest(written_from, seconds)
+            data = self._manifest(written_from, seconds, tuple(gaps))
             self._place.require_room(len(data))
             self._place.settle(data)
         finally:
             self._place.abandon()
         return self.path
 
-    def _manifest(self, written_from: int | None, seconds: float) -> bytes:
+    def _manifest(self, written_from: int | None, seconds: float, gaps: tuple[Gap, ...]) -> bytes:
         """Return the manifest's bytes, which were read again as `open_recording` will."""
         manifest = Manifest(
-            __version__, self._model, written_from, float(seconds), tuple(self._calls.values()), self._files
+            __version__, self._model, written_from, float(seconds), tuple(self._calls.values()), self._files, gaps
         )
         try:
             data = manifest.to_bytes()
@@ -202,5 +209,8 @@ def save_recording(
         for call in recording.calls:
             writer.add(call)
         return writer.finish(
-            predictions=recording.predictions, written_from=recording.written_from, seconds=recording.seconds
+            predictions=recording.predictions,
+            written_from=recording.written_from,
+            seconds=recording.seconds,
+            gaps=recording.gaps,
         )

@@ -51,6 +51,8 @@ def print_lines(lines: Callable[[int], Iterable[Text]], *, console: Console | No
 def answer_lines(answer: Answer, *, width: int = WIDTH, without: Collection[str] = ()) -> Iterator[Text]:
     """Yield an answer line by line: its question, its table, what its means are over, what is left out, how exact.
 
+    Last what the recording does not hold, if anything.
+
     Args:
         answer: to any question.
         width: cells of a line.
@@ -63,7 +65,7 @@ def answer_lines(answer: Answer, *, width: int = WIDTH, without: Collection[str]
             yield from flowing(means, width, style="dim")
     else:
         yield Text("  none")
-    for sentence in (answer.left_out, answer.exactness):
+    for sentence in (answer.left_out, answer.exactness, *answer.said_of_gaps):
         yield from flowing(sentence, width, style="dim")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from rich.text import Text
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError
 from wherefrom.readable import printable, readable
-from wherefrom.recording import Call, Prediction, Recording
+from wherefrom.recording import Call, Prediction, Recording, gaps_as_json, gaps_in_words, part_named
+from wherefrom.recording.call import STAGES
+from wherefrom.recording.gaps import NO_ATTENTION, Gap
 from wherefrom.recording.layout import FORMATS, MANIFEST, PREDICTIONS, SCANS, TOKENS, CallFacts, Manifest, read_manifest
 from wherefrom.recording.strict import broken
 from wherefrom.spans import Tokens
@@ -36,6 +39,8 @@ TOKEN = 40
 """Cells of a token's label at most."""
 RANGES = 8
 """So many ranges of what is kept are listed, then counted."""
+GAPS = 20
+"""So many modules whose attention is not recorded are listed, then counted."""
 
 
 def recording_facts(recording: Recording) -> dict[str, Any]:
@@ -71,7 +76,8 @@ def _facts_in(folder: Path, recording: Recording) -> dict[str, Any]:
         "source_text": None if source is None else _excerpt(source.text),
         "written_from": recording.written_from,
         "seconds": recording.seconds,
-        "calls": [_kind(calls, manifest) for calls in _alike(recording.calls)],
+        "calls": [_kind(calls, manifest, recording) for calls in _alike(recording.calls)],
+        "gaps": gaps_as_json(recording.gaps),
         "bytes": _sizes(manifest, folder),
         "checks": checks_of(recording),
         "stored": stored_of(recording),
@@ -119,26 +125,30 @@ def _alike(calls: Sequence[Call]) -> list[list[Call]]:
     return list(groups.values())
 
 
-def _kind(calls: Sequence[Call], manifest: Manifest) -> dict[str, Any]:
+def _kind(calls: Sequence[Call], manifest: Manifest, recording: Recording) -> dict[str, Any]:
     """Return what is kept of the calls of one part and kind; of heads and positions, what the first of them keeps.
 
-    `alike`: whether the others keep the same heads and as many positions, as those of one pass do.
+    `alike`: whether the others keep the same heads and as many positions; `whole`: whether each keeps all that it has.
+    How many layers a part has is known of the text's parts alone, else None.
     """
     first = calls[0]
     facts = [facts for facts in manifest.calls if (facts.part, facts.kind) == (first.part, first.kind)]
-    of_layers = manifest.model.layers_of(first.part)
+    without = [layer for layer, gap in recording.gaps_of(first.part).items() if gap.what == NO_ATTENTION]
     tensors = [manifest.files[one.file].tensors for one in facts]
     formats = {name: key for key, name in FORMATS.items()}
     return {
         "part": first.part,
         "kind": first.kind,
-        "layers": [call.layer for call in calls],
-        "of_layers": of_layers,
+        "layers": sorted({call.layer for call in calls}),
+        "of_layers": recording.layers_of(first.part) if first.part in STAGES else None,
+        "without_attention": sorted(without),
+        "executions": len(calls),
         "heads": list(first.head_numbers),
-        "of_heads": manifest.model.heads,
+        "of_heads": first.all_heads,
         "positions": "all" if first.all_rows else [int(row) for row in first.rows],
         "of_positions": first.destinations,
         "alike": len({(call.head_numbers, call.shapes["q"][1]) for call in calls}) == 1,
+        "whole": all(call.heads == call.all_heads and call.all_rows for call in calls),
         "formats": sorted({formats[one["q"].dtype] for one in tensors}),
         "output": all("output" in one for one in tensors),
         "kernels": list(dict.fromkeys(one.kernel for one in facts)),
@@ -255,6 +265,8 @@ def made_lines(facts: Mapping[str, Any], *, width: int = WIDTH) -> Iterator[Text
     said.append(("self-checks", _checks(facts["checks"])))
     if facts["stored"] is not None:
         said.append(("rounding", _rounding(facts["stored"])))
+    if facts["gaps"]:
+        said.append(("gaps", gaps_in_words(Gap(**gap) for gap in facts["gaps"])))
     yield from _facts(said, width)
 
 
@@ -279,8 +291,9 @@ def _named(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", _model(facts["model"])
     for kind in facts["calls"]:
         cross = "cross-attention" if kind["kind"] == "cross" else "self-attention"
-        yield "kept", f"{cross} of the {kind['part']}: {_kept(kind)}"
+        yield "kept", f"{cross} of {part_named(kind['part'])}: {_kept(kind)}"
         yield "", f"{' and '.join(kind['formats'])}; mask: {'; or '.join(kind['masks'])}"
+    yield from zip(chain(["not recorded"], repeat("")), _missing(facts["gaps"]), strict=False)
     yield "size", ", ".join(f"{part} {size(number)}" for part, number in facts["bytes"].items() if part != "total")
     yield "predictions", _said(facts["predictions"])
     kernels = dict.fromkeys(name for kind in facts["calls"] for name in kind["kernels"])
@@ -338,20 +351,42 @@ def _given(written_from: int | None, tokens: int) -> str:
 def _model(model: Mapping[str, Any]) -> str:
     beside = f"{model['encoder_layers']} + " if model["encoder_layers"] else ""
     shared = "" if model["kv_heads"] == model["heads"] else f" on {model['kv_heads']} of keys and values"
+    context = f"{model['context']:,}" if model["context"] else "unknown"
     return (
         f"{model['kind']}, {beside}{count(model['layers'], 'layer')} of {count(model['heads'], 'head')}{shared}, "
-        f"head size {model['head_size']}, context {model['context']:,}; fingerprint {model['fingerprint'][:16]}"
+        f"head size {model['head_size']}, context {context}; fingerprint {model['fingerprint'][:16]}"
     )
 
 
 def _kept(kind: Mapping[str, Any]) -> str:
     said = [_some(kind[what], kind[f"of_{what}"], what[:-1]) for what in ("layers", "heads", "positions")]
+    if kind["without_attention"]:
+        number = len(kind["without_attention"])
+        said[0] += f" ({number} {'has' if number == 1 else 'have'} no attention)"
+    if kind["executions"] > len(kind["layers"]):
+        said[0] += f" in {count(kind['executions'], 'execution')}"
     said.append("output projections" if kind["output"] else "no output projections")
-    return ", ".join(said) + ("" if kind["alike"] else f" (in layer {kind['layers'][0]}; other layers keep others)")
+    others = f" (in layer {kind['layers'][0]}; other layers {'have' if kind['whole'] else 'keep'} others)"
+    return ", ".join(said) + ("" if kind["alike"] else others)
 
 
-def _some(numbers: str | Sequence[int], of: int, what: str) -> str:
+def _missing(gaps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what is not recorded: a module whose attention was not seen a line, layers without any on one."""
+    unseen = [gap for gap in gaps if gap["what"] != NO_ATTENTION]
+    for gap in unseen[:GAPS]:
+        layer = "" if gap["layer"] is None else f", layer {gap['layer']}"
+        yield f"attention in {gap['name']}{layer}: {gap['what']}, {count(gap['calls'], 'call')}"
+    if len(unseen) > GAPS:
+        yield f"attention in {len(unseen) - GAPS} modules more"
+    without = [Gap(**gap) for gap in gaps if gap["what"] == NO_ATTENTION]
+    if without:
+        yield gaps_in_words(without).removesuffix(".")
+
+
+def _some(numbers: str | Sequence[int], of: int | None, what: str) -> str:
     """Return which of some numbers are kept, as ranges are typed: without their end."""
+    if of is None:
+        return f"{what}{'s' * (len(numbers) != 1)} {','.join(ranges([int(number) for number in numbers]))}"
     if numbers == "all" or len(numbers) == of:
         return f"all {of:,} {what}s" if of != 1 else f"its one {what}"
     pieces = ranges([int(number) for number in numbers])

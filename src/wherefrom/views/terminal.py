@@ -17,6 +17,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from wherefrom.recording import gaps_in_words
 from wherefrom.views.cells import (
     HARD_BLANK,
     bar,
@@ -154,6 +155,8 @@ def trace_lines(trace: Trace, *, top: int = 10, width: int = WIDTH) -> Iterator[
     yield Text()
     yield from _sink(page)
     yield from page.flow(WHAT_WEIGHTS_DO_NOT_SAY)
+    if gaps := gaps_in_words(trace.recording.gaps):
+        yield from page.flow(gaps)
     yield Text()
     yield from _cost(page)
 

@@ -29,6 +29,7 @@ CORNER = 3
 """Destinations at either end of which a corner is shown; of sources as many as fit."""
 WHAT_ZERO_IS = "0 is exactly 0, as where the mask keeps a source out"
 WHAT_A_DASH_IS = "- stands where a destination may read nothing and has no row"
+WHAT_A_SINK_IS = "sink is the share that the head's sink takes, which is no source's"
 Column = tuple[str, str, Sequence[str]]
 """A number and a label above, and a cell a row."""
 
@@ -48,6 +49,8 @@ def window_lines(window: Window, readers: Tokens, read: Tokens, *, width: int = 
     names = _names(rows, readers)
     room = max(1, (width - max(map(cell_len, names))) // (WEIGHT + 1))
     beside = _outside(window, rows) if len(window.sources) < len(read) else []
+    if window.sinks is not None:
+        beside.append(("sink", "", _cells(window, rows, window.sinks)))
     corner = max(1, (room - 1 - len(beside)) // 2)
     shown = _ends(window.sources, len(window.sources) if whole else corner)
     columns = [_column(window, rows, source, read) for source in shown] + beside
@@ -131,6 +134,8 @@ def _sentences(window: Window, rows: Sequence[int | None], shown: Sequence[int |
     said = [f"Rows are destinations, columns sources; {window.unit}", WHAT_ZERO_IS]
     if np.ma.getmaskarray(window.values).any():
         said.append(WHAT_A_DASH_IS)
+    if window.sinks is not None:
+        said.append(WHAT_A_SINK_IS)
     yield "; ".join(said) + "."
     counts = [(window.destinations, rows, "destinations"), (window.sources, shown, "sources")]
     missing = [
@@ -139,3 +144,4 @@ def _sentences(window: Window, rows: Sequence[int | None], shown: Sequence[int |
     if missing:
         yield f"Not shown: {' and '.join(missing)}, between the corners."
     yield window.exactness
+    yield from window.said_of_gaps
