@@ -16,8 +16,9 @@ from torch import Tensor
 import wherefrom
 from wherefrom.attention import Mask, attend
 from wherefrom.capture import native
+from wherefrom.capture.memory import Spare
 from wherefrom.capture.passes import facts_of
-from wherefrom.capture.recorder import Recorder, _Spare
+from wherefrom.capture.recorder import Recorder
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.model.attention_function import Site
@@ -259,7 +260,7 @@ def test_memory_is_used_again_only_when_nobody_holds_it(small: wherefrom.Languag
 
 
 def test_the_memory_that_is_kept_is_never_what_a_view_of_a_view_looks_at() -> None:
-    spare, kind = _Spare(), np.dtype(np.float32)
+    spare, kind = Spare(), np.dtype(np.float32)
     lent = spare.take("q", (2, 3, 4), kind)
     lent[:] = 7
     view = lent[1][:, 1:].T
@@ -277,8 +278,8 @@ def test_the_memory_that_is_kept_is_never_what_a_view_of_a_view_looks_at() -> No
 
 
 def test_no_more_memory_is_kept_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Spare, "MOST", 100)
-    spare, kind = _Spare(), np.dtype(np.uint8)
+    monkeypatch.setattr(Spare, "MOST", 100)
+    spare, kind = Spare(), np.dtype(np.uint8)
     places = {}
     for name, size in (("q", 60), ("k", 50), ("v", 40)):
         places[name] = spare.take(name, (size,), kind).ctypes.data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,9 +76,9 @@ def install(monkeypatch: pytest.MonkeyPatch, fault: Fault, *, calls: tuple[int, 
     """Put a faulty kernel in the recorder's place, for the given calls only; return the list of calls made."""
     made: list[int] = []
 
-    def faulty(q: Tensor, k: Tensor, v: Tensor, *, limits: Limits, scale: float) -> Attended:
+    def faulty(q: Tensor, k: Tensor, v: Tensor, *, limits: Limits, scale: float, **also: Any) -> Attended:
         made.append(len(made))
-        right = attend(q, k, v, limits=limits, scale=scale)
+        right = attend(q, k, v, limits=limits, scale=scale, **also)
         return fault(right) if calls is None or made[-1] in calls else right
 
     monkeypatch.setattr(fused, "attend", faulty)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-from weakref import finalize
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Attended, attend_masked
+from wherefrom.capture.memory import SPARE
 from wherefrom.capture.selfcheck import Sample, check_samples, require_finite
 from wherefrom.errors import RecordingError
 from wherefrom.model.attention_function import Site
@@ -37,40 +36,6 @@ class _Layer:
     kernel: str = ""
     rows: int = 0
     checks: list[Check] = field(default_factory=list)
-
-
-class _Spare:
-    """The memory of the last recording, used again once nobody holds any part of it.
-
-    Pages fresh from the system cost as much as writing to them does; a model's own temporaries are reused in the same
-    way, by the allocator. What is handed out looks into the memory without owning it, and every view of it holds that
-    one: when it goes, nobody has any of it left, and the memory comes back here. No count of references is asked for,
-    which would be another in another Python. Of each name one piece is kept, and no more than `MOST` bytes of all.
-    """
-
-    MOST = 2**28
-
-    def __init__(self) -> None:
-        self._free: dict[str, Array] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
-        """Return an array that nobody else holds; what it contains is left over."""
-        own = self._free.pop(name, None)  # in one step: two threads never get the same
-        if own is None or own.shape != shape or own.dtype != kind:
-            own = np.empty(shape, kind)
-        # through a memoryview, since numpy lets a view of a view hold the owner instead
-        lent: Array = np.asarray(own.data)
-        finalize(lent, self._keep, name, own).atexit = False
-        return lent
-
-    def _keep(self, name: str, own: Array) -> None:
-        """Take memory back that nobody holds any more."""
-        others = sum(array.nbytes for other, array in list(self._free.items()) if other != name)
-        if others + own.nbytes <= self.MOST:
-            self._free[name] = own
-
-
-_SPARE = _Spare()
 
 
 class Recorder:
@@ -219,7 +184,7 @@ class _Shelf:
             wide = values.dtype == torch.bfloat16  # numpy has no bfloat16; float32 holds every bfloat16 exactly
             kind = np.dtype(np.float32 if wide else str(values.dtype).removeprefix("torch."))
             shape = (self.size[0], values.shape[1], positions, *values.shape[3:])
-            self._memory[name] = _SPARE.take(f"{self.name} {name}", shape, kind)
+            self._memory[name] = SPARE.take(f"{self.name} {name}", shape, kind)
         torch.from_numpy(self._memory[name][layer.slot, :, rows]).copy_(values[0])
 
     def _require_next(self, layer: _Layer, q: Tensor, mask: Mask) -> None:

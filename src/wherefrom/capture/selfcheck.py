@@ -48,6 +48,9 @@ class Sample:
         rows: destinations, counted from the call's first row.
         y: the outputs [H, R, V], in float32, in CPU memory like the rest of a recording.
         precision: the step of the outputs' own number format at 1.
+        softcap: bound on the scores' size, or None.
+        bias: [H or 1, R, S], what is added to these rows' scores after the softcap, or None.
+        sinks: [H], logits that take a share of each row, or None.
     """
 
     site: Site
@@ -57,20 +60,37 @@ class Sample:
     rows: tuple[int, ...]
     y: Tensor
     precision: float
+    softcap: float | None = None
+    bias: Tensor | None = None
+    sinks: Tensor | None = None
 
     @classmethod
-    def of(cls, attended: Attended, *, mask: Mask, scale: float, site: Site) -> Sample:
-        """Return the sample of a call that gave outputs [1, H, T, V]."""
-        output = attended.output[0]
+    def of(
+        cls,
+        attended: Attended,
+        *,
+        mask: Mask,
+        scale: float,
+        site: Site,
+        text: int = 0,
+        softcap: float | None = None,
+        bias: Tensor | None = None,
+        sinks: Tensor | None = None,
+    ) -> Sample:
+        """Return the sample of one text of a call that gave outputs [B, H, T, V]; its bias is [H or 1, T, S]."""
+        output = attended.output[text]
         rows = rows_to_check(output.shape[1], site.layer)
         y = torch.stack([output[:, row] for row in rows], dim=1).float().cpu()  # H R V
-        return cls(site, attended.kernel, mask, scale, tuple(rows), y, torch.finfo(output.dtype).eps)
+        bias = None if bias is None else bias[:, rows]
+        eps = torch.finfo(output.dtype).eps
+        return cls(site, attended.kernel, mask, scale, tuple(rows), y, eps, softcap, bias, sinks)
 
     def alike(self, other: Sample) -> bool:
         """Whether two samples can be checked side by side."""
-        return (self.y.shape, self.scale, self.kernel) == (other.y.shape, other.scale, other.kernel) and (
-            self.mask is other.mask or self.mask == other.mask
-        )
+        if any(one is not None for one in (self.bias, self.sinks, other.bias, other.sinks)):
+            return self is other
+        own, theirs = ((one.y.shape, one.scale, one.kernel, one.softcap) for one in (self, other))
+        return own == theirs and (self.mask is other.mask or self.mask == other.mask)
 
 
 def check_samples(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, lse: Tensor) -> list[Check]:
@@ -138,11 +158,21 @@ def _check_together(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, 
     (calls, kv_heads, sources), (heads, rows) = k.shape[:3], q.shape[1:3]
     y = torch.stack([sample.y for sample in samples])  # L H R V
     unread = _unread(samples, sources).to(q.device)  # L H|1 R S
-    scores = samples[0].scale * q.reshape(calls, kv_heads, -1, q.shape[-1]) @ k.transpose(-1, -2)  # L K G*R S
-    weights = scores.view(calls, heads, rows, sources).sub_(lse.unsqueeze(-1))  # L H R S
+    first = samples[0]
+    scores = first.scale * q.reshape(calls, kv_heads, -1, q.shape[-1]) @ k.transpose(-1, -2)  # L K G*R S
+    if first.softcap is not None:
+        scores = first.softcap * torch.tanh(scores / first.softcap)
+    weights = scores.view(calls, heads, rows, sources)
+    if first.bias is not None:  # of a call that is checked alone
+        weights.add_(first.bias.float())
+    weights = weights.sub_(lse.unsqueeze(-1))  # L H R S
     weights = weights.clamp_(min=LOWEST).exp_().masked_fill_(unread, 0.0)
     dead = unread.all(dim=-1).expand(lse.shape)  # L H R, rows that may read nothing
-    expected = (1.0 - dead.float()).masked_fill(dead & (lse != -torch.inf), torch.inf)  # and must say so
+    share = torch.zeros_like(lse) if first.sinks is None else torch.exp(first.sinks.float()[None, :, None] - lse)
+    expected = (1.0 - dead.float() - share.masked_fill(dead, 0.0)).masked_fill(
+        dead & (lse != -torch.inf),
+        torch.inf,  # a row that may read nothing must say so
+    )
     rebuilt = (weights.view(calls, kv_heads, -1, sources) @ v).view_as(y)  # L H R V
     largest = torch.linalg.vector_norm(v, ord=torch.inf, dim=(1, 2, 3)).clamp_min(TINY)  # L, no copy of v is made
     sum_errors = (weights.sum(dim=-1) - expected).abs().amax(dim=(1, 2)).tolist()
