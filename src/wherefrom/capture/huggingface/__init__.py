@@ -1,0 +1,1 @@
+"""Models of the transformers library, recorded through its attention interface (floor 3)."""
