@@ -1,5 +1,5 @@
-"""Run the benchmarks and print their table: python -m benchmarks [evidence] [files] [forward] [generation] [process]
-[scans] [training], all of these unless some are named; [longest], 32,768 tokens to a file, only when it is named.
+"""Run the benchmarks and print their table: python -m benchmarks [evidence] [files] [forward] [generation] [others]
+[process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a file, only when named.
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, files, forward, generation, process, scans, training
+from benchmarks import evidence, files, forward, generation, others, process, scans, training
 from benchmarks.measure import machine
 
 SUITES = {
@@ -16,6 +16,7 @@ SUITES = {
     "files": files.run,
     "forward": forward.run,
     "generation": generation.run,
+    "others": others.run,
     "process": process.run,
     "scans": scans.run,
     "training": training.run,

@@ -353,7 +353,7 @@ DAMAGES = {
     ),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "expected a tokenizer.json in it, got none."),
     "unknown architecture": (
-        lambda folder: damage_config(folder, model_type="mamba"),
+        lambda folder: damage_config(folder, model_type="no-such-type"),
         "config.json: the field model_type: expected a supported architecture (",
     ),
     "wrong shape": (

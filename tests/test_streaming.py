@@ -245,6 +245,6 @@ def test_a_long_texts_feed_forward_in_pieces_is_the_same(monkeypatch: pytest.Mon
 
 def test_every_field_of_a_call_is_looked_at() -> None:
     assert {field.name for field in fields(Call)} == {
-        *("layer", "name", "kind", "part", "mask", "scale", "kernel", "kept", "stored", "checks", "softcap"),
+        *("layer", "name", "kind", "part", "mask", "scale", "kernel", "kept", "stored", "checks", "softcap", "repeat"),
         *(*ARRAYS, "bias", "sinks", "output"),
     }

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wherefrom.attention import Mask, attend, multi_head
-    from wherefrom.capture.native import forecast, record, record_generation
+    from wherefrom.capture.huggingface.model import TransformersModel
+    from wherefrom.capture.loading import load
+    from wherefrom.capture.native import forecast
+    from wherefrom.capture.verbs import record, record_batch, record_generation
     from wherefrom.errors import InputError, ModelError, RecordingError, TrainingError, WherefromError
     from wherefrom.evidence.cost import cost
     from wherefrom.evidence.knockout import knock_out, knock_out_heads
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from wherefrom.model.config import Config
     from wherefrom.model.generate import Sampling, generate
     from wherefrom.model.initial import draw
-    from wherefrom.model.language import LanguageModel, load
+    from wherefrom.model.language import LanguageModel
     from wherefrom.questions import Answer, Scope, Window, diff, heads, readers, received, scan, sources, weights
     from wherefrom.recording import (
         Recording,
@@ -50,7 +53,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "wherefrom.attention": ("Mask", "attend", "multi_head"),
-    "wherefrom.capture.native": ("forecast", "record", "record_generation"),
+    "wherefrom.capture.huggingface.model": ("TransformersModel",),
+    "wherefrom.capture.loading": ("load",),
+    "wherefrom.capture.native": ("forecast",),
+    "wherefrom.capture.verbs": ("record", "record_batch", "record_generation"),
     "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "TrainingError", "WherefromError"),
     "wherefrom.evidence.cost": ("cost",),
     "wherefrom.evidence.knockout": ("knock_out", "knock_out_heads"),
@@ -62,7 +68,7 @@ _HOMES = {
     "wherefrom.model.config": ("Config",),
     "wherefrom.model.generate": ("Sampling", "generate"),
     "wherefrom.model.initial": ("draw",),
-    "wherefrom.model.language": ("LanguageModel", "load"),
+    "wherefrom.model.language": ("LanguageModel",),
     "wherefrom.questions": (
         "Answer",
         "Scope",
@@ -110,6 +116,7 @@ __all__ = [
     "Settings",
     "Target",
     "TrainingError",
+    "TransformersModel",
     "Watch",
     "WherefromError",
     "Window",
@@ -131,6 +138,7 @@ __all__ = [
     "readers",
     "received",
     "record",
+    "record_batch",
     "record_generation",
     "rerun",
     "resume",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -78,8 +78,15 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help='"smollm2", the built-in model, a checkpoint folder (Hugging Face layout: llama, mistral, qwen3, gpt2, '
-        "bert, marian), or the folder of a training run.",
+        help='"smollm2", the built-in model, a checkpoint folder in the Hugging Face layout, a GGUF file, a name on '
+        "the hub, or the folder of a training run.",
+    ),
+]
+Library = Annotated[
+    Literal["wherefrom", "transformers"] | None,
+    typer.Option(
+        help="What computes the model: our own transformer (llama, mistral, qwen3, gpt2, bert, marian) or the "
+        "transformers library (any other; the default where ours does not compute it)."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 import wherefrom
-from wherefrom.cli.app import Command, Json, Model, app
+from wherefrom.cli.app import Command, Json, Library, Model, app
 from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.cli.prompt import File, Text, one_of, read_text
 from wherefrom.views.streams import output, say
@@ -49,6 +49,7 @@ def trace(
         int | None,
         typer.Option(help="Read up to so many tokens, also beyond what the model was trained for.", metavar="TOKENS"),
     ] = None,
+    library: Library = None,
     as_json: Json = False,
 ) -> None:
     """Show where a model's next token came from.
@@ -72,7 +73,7 @@ def trace(
     """
     prompt = read_text(text, file)
     wanted, other = one_of("target", target, target_id), one_of("against", against, against_id)
-    loaded = wherefrom.load(model, context=context, say=say)
+    loaded = wherefrom.load(model, context=context, library=library, say=say)
     with progress_bar(quiet=as_json) as progress:
         result = wherefrom.trace(
             loaded,
@@ -134,7 +135,7 @@ def generate(
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     stops = stop_strings(stop or ())
-    loaded = wherefrom.load(model, say=say)
+    loaded = wherefrom.load(model, library="wherefrom", say=say)
     if as_json:
         result = wherefrom.generate(loaded, prompt, max_tokens=max_tokens, sampling=sampling, stop=stops)
         print_json({**vars(result), "model": loaded.name})

@@ -103,7 +103,7 @@ def cost(
       wherefrom cost --model path/to/checkpoint --json
     """
     asked = None if lengths is None else whole_numbers("--lengths", lengths)
-    loaded = wherefrom.load(model, say=say)
+    loaded = wherefrom.load(model, library="wherefrom", say=say)
     most = loaded.config.context
     chosen = tuple(sorted({max(1, most // 16), max(1, most // 4), most})) if asked is None else asked
     with progress_bar(quiet=as_json or not measure) as bar:

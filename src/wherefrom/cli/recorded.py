@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import wherefrom
-from wherefrom.cli.app import Command, Json, Model, app
+from wherefrom.cli.app import Command, Json, Library, Model, app
 from wherefrom.cli.printing import print_json, progress_bar
 from wherefrom.cli.prompt import File, Text, read_text
 from wherefrom.cli.ranges import METAVAR, Numbers
@@ -20,6 +20,7 @@ from wherefrom.errors import InputError, WherefromError
 from wherefrom.views.streams import output, say
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
+    from wherefrom.capture.huggingface.model import TransformersModel
     from wherefrom.model.language import LanguageModel
     from wherefrom.recording import Recording
     from wherefrom.tokens import Tokens
@@ -71,6 +72,7 @@ def record(
         int | None, typer.Option(help="Read up to so many tokens, beyond what the model was trained for too.")
     ] = None,
     model: Model = "smollm2",
+    library: Library = None,
     as_json: Json = False,
 ) -> None:
     """Record a pass over a text into a file.
@@ -98,8 +100,12 @@ def record(
     prompt, out = read_text(text, file), _place_of(out)
     with _in_options():
         _check_place(out, overwrite=overwrite)
-    loaded = wherefrom.load(model, context=context, say=say)
-    asked = _Asked.of(loaded, prompt, written, generate, chosen)
+    loaded = wherefrom.load(model, context=context, library=library, say=say)
+    asked: _Asked | _AskedOther
+    if isinstance(loaded, wherefrom.LanguageModel):
+        asked = _Asked.of(loaded, prompt, written, generate, chosen)
+    else:
+        asked = _AskedOther.of(loaded, prompt, written, generate, chosen)
     size = asked.forecast(predictions, store, output=not no_output)
     free = shutil.disk_usage(out.resolve().parent).free
     if not as_json:
@@ -235,6 +241,74 @@ class _Asked:
         )
 
 
+@dataclass(frozen=True)
+class _AskedOther:
+    """The same of a model of transformers, which tells its sizes by its configuration, where it does."""
+
+    model: TransformersModel
+    text: Tokens
+    written: str | None
+    more: int
+    kept: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        model: TransformersModel,
+        prompt: str,
+        written: str | None,
+        more: int | None,
+        chosen: Mapping[str, Numbers],
+    ) -> _AskedOther:
+        """Return it with the tokens of its text, and the numbers that are kept.
+
+        Raises:
+            InputError: numbers beyond what there is.
+        """
+        from wherefrom.capture.huggingface.texts import encode
+
+        text, config = encode(model.tokenizer, prompt), model.text_config
+        sizes = {
+            "layers": int(getattr(config, "num_hidden_layers", 0) or 0),
+            "heads": int(getattr(config, "num_attention_heads", 0) or 0),
+            "positions": len(text),
+        }
+        kept = {name: numbers.within(name[:-1], sizes[name]) for name, numbers in chosen.items()}
+        return cls(model, text, written, more or 0, kept)
+
+    @property
+    def counted(self) -> str:
+        """How many tokens there are, in words."""
+        length = len(self.text) + self.more
+        return f"{'at most ' * bool(self.more)}{length:,} token{'s' * (length != 1)}"
+
+    def forecast(self, predictions: str, store: str | None, *, output: bool) -> int:
+        """Return how many bytes the recording will have, as the configuration tells it: within a tenth, mostly."""
+        from wherefrom.recording import ModelFacts, forecast_file_bytes
+
+        config = self.model.text_config
+        heads, layers, width = (
+            int(getattr(config, name, 0) or 0) for name in ("num_attention_heads", "num_hidden_layers", "hidden_size")
+        )
+        if not (heads and layers and width):
+            return 0
+        kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+        head_size = int(getattr(config, "head_dim", None) or width // heads)
+        facts = ModelFacts(self.model.name, "0" * 64, layers, heads, kv_heads, head_size, self.model.context)
+        length = len(self.text) + self.more
+        return forecast_file_bytes(
+            facts,
+            length,
+            layers=self.kept.get("layers"),
+            heads=self.kept.get("heads"),
+            positions=self.kept.get("positions"),
+            item_size=4 if store is None else 2,
+            output_width=width if output else None,
+            predictions=length if predictions == "all" else 1 + self.more,
+            written=self.more,
+        )
+
+
 def _refuse_beside_generate(kept: Mapping[str, str | None], written: str | None) -> None:
     """Refuse what only a pass over a given text takes."""
     beside = [name for name, given in {**kept, "written": written}.items() if given is not None]
@@ -294,7 +368,7 @@ def _print_made(made: Recording, out: Path, *, forecast: int, free: int, as_json
 
     facts = {**recording_facts(made), "path": str(out)}
     if as_json:
-        names = ("path", "tokens", "source_tokens", "written_from", "seconds", "bytes", "checks", "stored")
+        names = ("path", "tokens", "source_tokens", "written_from", "seconds", "bytes", "checks", "stored", "gaps")
         own = {name: facts[name] for name in names}
         print_json({**own, "calls": len(made.calls), "forecast_bytes": forecast, "free_bytes": free})
         return

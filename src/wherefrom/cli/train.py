@@ -218,7 +218,7 @@ def _begun(start: str, files: list[Path], given: dict[str, Any], shape: dict[str
     _refuse_shape(shape, "--from", "The shape and the vocabulary are that model's; leave it out.")
     settings = Settings(**given, context=context)
     texts = read_texts(files)
-    model = wherefrom.load(start, say=say)
+    model = wherefrom.load(start, library="wherefrom", say=say)
     require_decoder(model.transformer)  # before its vocabulary is looked at
     corpus = Corpus.of(texts, model.tokenizer, held_out=held_out)
     return Plan(model.config, corpus, model.tokenizer, settings, begin=model.transformer)

@@ -13,21 +13,23 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
-from wherefrom.evidence.versions import Destination, EachCut, EachHead
+from wherefrom.evidence.versions import ALONE, Destination, EachCut, EachHead, Position
 from wherefrom.questions.scope import Scope
+from wherefrom.recording.call import counted
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (rows done, rows in all) after each batch."""
 
 ROWS_AT_ONCE = 512
 EXACTNESS = "exact: measured by running the position again without the edge, within float32 rounding (about 1e-5 nats)"
+EXACTNESS_OF_RERUNS = (
+    "exact: measured by running the whole input again without the edge, within float32 rounding (about 1e-5 nats)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +92,7 @@ class HeadKnockouts:
 
 
 def knock_out(
-    at: Destination,
+    at: Position,
     target: Target,
     cuts: Sequence[Sequence[int]] | None = None,
     *,
@@ -118,8 +120,7 @@ def knock_out(
     batches = np.array_split(np.arange(len(groups)), -(-len(groups) // ROWS_AT_ONCE))
     values, before = [], 0.0
     for batch in batches:
-        x = at.run(EachCut(at, [groups[index] for index in batch], scope))  # 1+R M
-        value = _values(at, target, x)
+        value = _values(at, target, EachCut(at, [groups[index] for index in batch], scope))
         before = float(value[0])
         values.append(before - value[1:])
         if progress is not None:
@@ -139,7 +140,7 @@ def knock_out(
 
 
 def knock_out_heads(
-    at: Destination,
+    at: Position,
     target: Target,
     sources: Sequence[int],
     *,
@@ -161,7 +162,8 @@ def knock_out_heads(
     start = time.perf_counter()
     scope = _checked(at, target, scope)
     model = at.recording.model
-    layers = scope.layers if scope.layers is not None else tuple(range(model.layers))
+    held = tuple(call.layer for call in at.recording.calls_of(scope.kind))
+    layers = scope.layers if scope.layers is not None else held
     heads = scope.heads if scope.heads is not None else tuple(range(model.heads))
     given = check_items("the sources", sources, expected="positions, such as (0, 1)", way_out="A single one is (3,).")
     checked = tuple(check_index("position", source, at.sources(scope.kind)) for source in given)
@@ -169,7 +171,7 @@ def knock_out_heads(
     parts = []
     for first in range(0, len(checked), at_once):
         some = checked[first : first + at_once]
-        value = _values(at, target, at.run(EachHead(at, some, layers, heads, scope.kind)))
+        value = _values(at, target, EachHead(at, some, layers, heads, scope.kind))
         parts.append((value[0] - value[1:]).reshape(len(layers), len(some), len(heads)).swapaxes(0, 1))
         if progress is not None:
             progress(first + len(some), len(checked))
@@ -178,18 +180,25 @@ def knock_out_heads(
     return HeadKnockouts(checked, layers, heads, nats, rows, time.perf_counter() - start, exactness_of(at))
 
 
-def exactness_of(at: Destination) -> str:
+def exactness_of(at: Position) -> str:
     """Return how exact knock-outs of a position are, in a sentence."""
-    if at.rounded is None:
-        return EXACTNESS
-    return f"measured by running the position again without the edge, over keys and values rounded to {at.rounded}"
+    unseen = sum(gap.calls > 0 for gap in at.recording.gaps)
+    beside = f"; {counted(unseen, 'module')} with attention that is not recorded read on" if unseen else ""
+    if at.rounded is not None:
+        return (
+            "measured by running the position again without the edge, over keys and values rounded to "
+            f"{at.rounded}{beside}"
+        )
+    return (EXACTNESS if at.way == ALONE else EXACTNESS_OF_RERUNS) + beside
 
 
 def _checked(at: Any, target: Any, scope: Any) -> Scope:
     """Return the scope, if what is asked for can be measured."""
-    check_kind("the destination", at, Destination, way_out="Make it: wherefrom.Destination(model, recording).")
+    way_out = "Make it: wherefrom.Destination(model, recording)."
+    if not isinstance(at, Position):
+        check_kind("the destination", at, Destination, way_out=way_out)
     found = check_kind("the target", target, Target, way_out="Give a token id as one: wherefrom.Target(id).")
-    found.require_in(at.model.config.vocabulary)
+    found.require_in(at.vocabulary)
     asked = Scope() if scope is None else check_kind("the scope", scope, Scope, way_out="Write wherefrom.Scope((3,)).")
     if asked.part not in (None, at.recording.model.part):
         raise InputError(
@@ -202,9 +211,8 @@ def _checked(at: Any, target: Any, scope: Any) -> Scope:
     return asked.checked(at.recording)
 
 
-def _values(at: Destination, target: Target, x: Tensor) -> NDArray[np.float64]:
-    with torch.inference_mode():
-        values: NDArray[np.float64] = target.value(at.model.transformer, x).numpy()
+def _values(at: Position, target: Target, plan: EachCut | EachHead) -> NDArray[np.float64]:
+    values = at.values(target, plan)
     if not np.isfinite(values).all():
         raise RecordingError(
             "a knock-out",
@@ -215,9 +223,9 @@ def _values(at: Destination, target: Target, x: Tensor) -> NDArray[np.float64]:
     return values
 
 
-def _groups(at: Destination, kind: str, cuts: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
+def _groups(at: Position, kind: str, cuts: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
     readable = at.readable(kind)
-    size = at.position + 1 if kind == "self" and at.model.config.causal else at.sources(kind)
+    size = at.position + 1 if kind == "self" and at.causal else at.sources(kind)
     if len(readable) < 2:
         only = f"position {min(readable)}" + (" of the source" if kind == "cross" else "")
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from wherefrom.checks import as_index, whole
 from wherefrom.errors import InputError
 from wherefrom.model.layers import Linear
 from wherefrom.model.transformer import Transformer
-from wherefrom.tokens import Tokenizer
 
 VOCABULARY_STRIP = 1024
 """Logits formed together, for all rows: they stay in the processor's cache, where a whole row's would not."""
@@ -100,8 +99,18 @@ def _logits(x: Tensor, head: Linear, tokens: list[int] | slice) -> Tensor:
     return logits if head.bias is None else logits + head.bias[tokens]
 
 
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer here."""
+
+    def label(self, number: int, /) -> str:
+        """Return what a person sees of a token."""
+
+    def one_token(self, text: str, /) -> int:
+        """Return the id of the token that spells a text, or refuse it with its pieces."""
+
+
 def find_target(
-    tokenizer: Tokenizer, logits: Tensor, wanted: str | int | None, against: str | int | None = None
+    tokenizer: Vocabulary, logits: Tensor, wanted: str | int | None, against: str | int | None = None
 ) -> Target:
     """Return the target that a user means at a position with next-token logits [N].
 
@@ -133,7 +142,7 @@ def find_target(
     return Target(chosen, other)
 
 
-def _token(tokenizer: Tokenizer, logits: Tensor, wanted: Any, what: str) -> int:
+def _token(tokenizer: Vocabulary, logits: Tensor, wanted: Any, what: str) -> int:
     if not isinstance(wanted, str):
         number = as_index(wanted)
         if number is None or not 0 <= number < logits.shape[-1]:
@@ -152,7 +161,7 @@ def _token(tokenizer: Tokenizer, logits: Tensor, wanted: Any, what: str) -> int:
     return max((token for token in (exact, spaced) if token is not None), key=lambda token: float(logits[token]))
 
 
-def _one_or_none(tokenizer: Tokenizer, text: str) -> int | None:
+def _one_or_none(tokenizer: Vocabulary, text: str) -> int | None:
     try:
         return tokenizer.one_token(text)
     except InputError:

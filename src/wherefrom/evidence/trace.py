@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from wherefrom.capture.native import forecast, record, refuse_written
+from wherefrom.capture.verbs import counter, inputs_of, is_module
 from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
 from wherefrom.evidence.knockout import HeadKnockouts, Knockouts, knock_out, knock_out_heads
-from wherefrom.evidence.target import Target, find_target
+from wherefrom.evidence.target import Target, Vocabulary, find_target
 from wherefrom.evidence.traced import Aim, CarriedSource, Carrier, Cost, Trace
-from wherefrom.evidence.versions import Destination
+from wherefrom.evidence.versions import Destination, Position
 from wherefrom.model.language import LanguageModel, read_prompt, require_model, start_tokens
 from wherefrom.questions import Scope
 from wherefrom.questions.asked import mean_row
 from wherefrom.questions.exact import row_of_weights
-from wherefrom.recording import Prediction, Recording
+from wherefrom.recording import ModelFacts, Prediction, Recording
 from wherefrom.tokens import Tokens
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -38,9 +39,10 @@ CARRIED_FROM = 0.05
 
 
 def trace(
-    model: LanguageModel,
-    text: str,
+    model: Any,
+    text: Any,
     *,
+    tokenizer: Any = None,
     written: str | None = None,
     through: Literal["self", "cross"] | None = None,
     target: str | int | None = None,
@@ -61,8 +63,10 @@ def trace(
     predicts the token after those it has written, and its sources are the words that the encoder read.
 
     Args:
-        model: from `wherefrom.load`.
-        text: the prompt; with an encoder beside the decoder, the text that the encoder reads.
+        model: from `wherefrom.load`, or any model of transformers.
+        text: the prompt; with an encoder beside the decoder, the text that the encoder reads. For a model of
+            transformers also chat messages, or a mapping of its inputs.
+        tokenizer: of a model of transformers.
         written: what such a decoder has written so far; only its start mark unless given.
         through: "cross" for the encoder's text or "self" for what was written, with such a decoder; cross unless given.
         target: the token to ask about, as text or id; the model's own choice unless given.
@@ -84,11 +88,14 @@ def trace(
     carried_sources = whole("carried_sources", carried_sources, least=0, way_out="0 leaves them out.")
     carriers = whole("carriers", carriers, least=0, way_out="0 leaves them out.")
     tell = progress or (lambda what, done, total: None)
-    scope = _scope(require_model(model), through, layer, head)
-    recording, actual_next, at = _recorded(model, text, written, position, tell)
-    destination = Destination(model, recording, at)
-    logits, prediction = destination.logits(), recording.prediction(at)
-    target_found = find_target(model.tokenizer, logits, prediction.ids[0] if target is None else target, against)
+    tell = progress or (lambda what, done, total: None)
+    read = _read_own if isinstance(model, LanguageModel) or not is_module(model) else _read_other
+    reading = read(model, text, tokenizer, written, position, tell)
+    recording, at, vocabulary = reading.recording, reading.at, reading.vocabulary
+    scope = _scope(recording.model, through, layer, head)
+    destination, prediction = reading.destination, recording.prediction(reading.at)
+    logits = destination.logits()
+    target_found = find_target(vocabulary, logits, prediction.ids[0] if target is None else target, against)
     measured = knock_out(
         destination,
         target_found,
@@ -104,9 +111,9 @@ def trace(
     )
     return Trace(
         recording=recording,
-        aim=_aim(model, target_found, prediction, float(replace(target_found, against=None).of_logits(logits))),
-        predicted=_predicted(model, prediction),
-        actual_next=actual_next,
+        aim=_aim(vocabulary, target_found, prediction, float(replace(target_found, against=None).of_logits(logits))),
+        predicted=_predicted(vocabulary, prediction),
+        actual_next=reading.actual_next,
         scope=scope,
         weights=mean_row(recording, at, scope),
         knockouts=measured,
@@ -115,10 +122,25 @@ def trace(
     )
 
 
-def _recorded(
-    model: LanguageModel, text: str, written: str | None, position: int | None, tell: Progress
-) -> tuple[Recording, int | None, int]:
-    """Return the recorded pass, the id of the token that came after the position in a longer text, and the position."""
+@dataclass(frozen=True)
+class _Reading:
+    """A pass that was recorded for a trace, and the position that is asked about."""
+
+    recording: Recording
+    actual_next: int | None
+    at: int
+    destination: Position
+    vocabulary: Vocabulary
+
+
+def _read_own(
+    model: LanguageModel, text: Any, tokenizer: Any, written: str | None, position: int | None, tell: Progress
+) -> _Reading:
+    """Return the recorded pass of a model of `wherefrom.load`."""
+    require_model(model)
+    if tokenizer is not None:
+        way_out = "A model of wherefrom.load has its own."
+        raise InputError("the tokenizer", expected="none for this model", given="one", way_out=way_out)
     beside = model.config.kind == "encoder-decoder"
     if not beside:
         refuse_written(model, written)
@@ -140,7 +162,20 @@ def _recorded(
         positions=(at,) if size > MUCH else None,
         progress=lambda done, total: tell(reading, done, total),
     )
-    return recording, actual_next, at
+    return _Reading(recording, actual_next, at, Destination(model, recording, at), model.tokenizer)
+
+
+def _read_other(
+    model: Any, text: Any, tokenizer: Any, written: str | None, position: int | None, tell: Progress
+) -> _Reading:
+    """Return the recorded pass of a model of transformers."""
+    from wherefrom.evidence import huggingface as other
+
+    asked, known = inputs_of(model, tokenizer, text, written, {})
+    on_call = counter(asked, lambda done, total: tell("reading the text", done, total))
+    recording, inputs, came, at = other.read(asked, known.inputs, known.text, position, on_call)
+    destination = other.TransformersDestination(asked, recording, at, inputs=inputs)
+    return _Reading(recording, came, at, destination, other.Vocabulary(asked.tokenizer))
 
 
 def _masked(model: LanguageModel, tokens: Tokens, position: int | None) -> int:
@@ -182,9 +217,9 @@ def _up_to(tokens: Tokens, position: int | None, *, alone: bool) -> tuple[Tokens
     return Tokens(tokens.text[: tokens[last].span[1]], tokens.items[: last + 1]), tokens.ids[last + 1]
 
 
-def _scope(model: LanguageModel, through: str | None, layer: int | None, head: int | None) -> Scope:
+def _scope(model: ModelFacts, through: str | None, layer: int | None, head: int | None) -> Scope:
     """Return what is looked at: cross-attention where there is some, unless something else is asked."""
-    beside = model.config.kind == "encoder-decoder"
+    beside = model.kind == "encoder-decoder"
     if through == "cross" and not beside:
         raise InputError(
             "through",
@@ -193,22 +228,22 @@ def _scope(model: LanguageModel, through: str | None, layer: int | None, head: i
             way_out="Leave it out.",
         )
     return Scope(
-        None if layer is None else (check_index("layer", layer, model.config.layers),),
-        None if head is None else (check_index("head", head, model.config.heads),),
+        None if layer is None else (check_index("layer", layer, model.layers),),
+        None if head is None else (check_index("head", head, model.heads),),
         through or ("cross" if beside else "self"),
     )
 
 
-def _aim(model: LanguageModel, target: Target, prediction: Prediction, log_probability: float) -> Aim:
+def _aim(vocabulary: Vocabulary, target: Target, prediction: Prediction, log_probability: float) -> Aim:
     """Return the target; a token that is listed as predicted has the probability that it has there, to the last bit."""
-    label, listed = model.tokenizer.label, dict(zip(prediction.ids, prediction.log_probabilities, strict=True))
+    label, listed = vocabulary.label, dict(zip(prediction.ids, prediction.log_probabilities, strict=True))
     against = None if target.against is None else label(target.against)
     return Aim(target, label(target.id), against, math.exp(listed.get(target.id, log_probability)))
 
 
-def _predicted(model: LanguageModel, prediction: Prediction) -> tuple[tuple[str, float], ...]:
+def _predicted(vocabulary: Vocabulary, prediction: Prediction) -> tuple[tuple[str, float], ...]:
     pairs = zip(prediction.ids, prediction.log_probabilities, strict=True)
-    return tuple((model.tokenizer.label(token), math.exp(log_p)) for token, log_p in pairs)
+    return tuple((vocabulary.label(token), math.exp(log_p)) for token, log_p in pairs)
 
 
 def _worth_a_look(measured: Knockouts, most: int) -> list[int]:

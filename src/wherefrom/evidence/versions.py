@@ -11,9 +11,10 @@ have read the changed one.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from wherefrom.capture.fused import Limits, attend, merge
 from wherefrom.capture.passes import facts_of
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError
+from wherefrom.evidence.target import Target
 from wherefrom.model.attention_function import Site
 from wherefrom.model.language import LanguageModel, require_model
 from wherefrom.model.transformer import Reading
@@ -45,13 +47,76 @@ class RowCut:
 
 
 class Plan(Protocol):
-    """The versions of the position that one batch runs; row 0 of the batch is the version without a cut."""
+    """The versions of the position that one batch runs; row 0 of the batch is the version without a cut.
+
+    Attributes:
+        rows: how many versions there are beside it.
+    """
+
+    rows: int
+
+    def removed(self, layer: int, kind: str) -> tuple[slice, Tensor] | None:
+        """Return which rows of the batch lose which sources in a call, bool [H or 1, rows, S]; None where none does."""
+
+
+class Joining(Plan, Protocol):
+    """A plan whose versions join the batch where their cuts begin."""
 
     def joining(self, layer: int) -> int:
         """How many copies of row 0 join the batch before this layer."""
 
     def cut(self, site: Site) -> RowCut | None:
         """What is cut in this call."""
+
+
+Way: TypeAlias = Literal["recorded keys", "full reruns"]
+ALONE: Way = "recorded keys"
+
+
+class Position(ABC):
+    """A position of a recording, ready to be run again in many versions.
+
+    Attributes:
+        recording: whose.
+        position: the one that reads.
+        way: "recorded keys" where the position alone is run, over the recorded keys of the others; "full reruns" where
+            the whole input is run again for each version.
+    """
+
+    recording: Recording
+    position: int
+    way: Way = ALONE
+
+    @abstractmethod
+    def values(self, target: Target, plan: Any) -> NDArray[np.float64]:
+        """Return the target in nats, [1 + rows]: nothing cut, then each version of a plan."""
+
+    @abstractmethod
+    def logits(self) -> Tensor:
+        """Return the logits [N] of the position, nothing cut."""
+
+    @abstractmethod
+    def sources(self, kind: str = "self") -> int:
+        """Return how many positions a call of a kind has as sources, the position itself included."""
+
+    @abstractmethod
+    def readable(self, kind: str = "self") -> frozenset[int]:
+        """Return the sources that the position may read in some layer, itself included in self-attention."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """How many tokens the model chooses among."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether a position reads nothing behind it."""
+        return self.recording.model.kind != "encoder"
+
+    @property
+    def rounded(self) -> str | None:
+        """The format that the recorded keys and values were rounded to in a file; None where they were not."""
+        return next((call.stored.format for call in self.recording.calls if call.stored is not None), None)
 
 
 @dataclass(frozen=True)
@@ -63,7 +128,7 @@ class _Others:
     values: Tensor
 
 
-class Destination:
+class Destination(Position):
     """A position of a recording, ready to be run again in many versions side by side.
 
     Args:
@@ -86,7 +151,7 @@ class Destination:
                 given=f"{model.name} ({model.fingerprint[:12]})",
                 way_out="Load the model that the recording names.",
             )
-        _require_whole(recording)
+        require_whole(recording)
         self.model, self.recording = model, recording
         self.position = len(recording) - 1 if position is None else check_index("position", position, len(recording))
         self._require_others()
@@ -98,7 +163,7 @@ class Destination:
         self._rotation = model.transformer.rotation(torch.tensor([self.position]))
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> Tensor:
+    def run(self, plan: Joining) -> Tensor:
         """Return the residual streams [R, M] after the last block; row 0 is the version without a cut."""
         transformer = self.model.transformer
         token = self.recording.tokens.ids[self.position]
@@ -131,9 +196,15 @@ class Destination:
         return self._others[layer].keys.shape[2] > 0
 
     @property
-    def rounded(self) -> str | None:
-        """The format that the recorded keys and values were rounded to in a file; None where they were not."""
-        return next((call.stored.format for call in self.recording.calls if call.stored is not None), None)
+    def vocabulary(self) -> int:
+        """How many tokens the model chooses among."""
+        return self.model.config.vocabulary
+
+    def values(self, target: Target, plan: Joining) -> NDArray[np.float64]:
+        """Return the target in nats, [1 + rows]: nothing cut, then each version of a plan."""
+        with torch.inference_mode():
+            values: NDArray[np.float64] = target.value(self.model.transformer, self.run(plan)).numpy()
+        return values
 
     def sources(self, kind: str = "self") -> int:
         """Return how many positions a call of a kind has as sources, the position itself included.
@@ -173,17 +244,18 @@ class Destination:
         )
 
 
-def _require_whole(recording: Recording) -> None:
+def require_whole(recording: Recording) -> None:
     """Refuse a recording that lacks keys and values which the position reads on its way through the model."""
     model = recording.model
-    layers = {call.layer for call in recording.calls if call.part == model.part}
-    if layers != set(range(model.layers)):
+    own = [call for call in recording.calls if call.part == model.part]
+    layers = {call.layer for call in own} | set(recording.gaps_of())
+    if not layers.issuperset(range(model.layers)):
         given = f"{len(layers)} of {model.layers} layers"
     else:
-        few = [call for call in recording.calls if call.part == model.part and len(call.head_numbers) < model.heads]
+        few = [call for call in own if len(call.head_numbers) < call.all_heads]
         if not few:
             return
-        given = f"{len(few[0].head_numbers)} of {model.heads} heads in layer {few[0].layer}"
+        given = f"{len(few[0].head_numbers)} of {few[0].all_heads} heads in layer {few[0].layer}"
     raise InputError(
         "the recording",
         expected="every layer and head, since the position is run again through all of them",
@@ -201,6 +273,12 @@ def _row(call: Call, position: int) -> NDArray[np.bool_]:
 class Uncut:
     """The plan of one version, without a cut."""
 
+    rows = 0
+
+    def removed(self, layer: int, kind: str) -> None:
+        """Return None: nothing is cut."""
+        return
+
     def joining(self, layer: int) -> int:
         """Return 0: no other version joins."""
         return 0
@@ -213,7 +291,7 @@ class Uncut:
 class _Cuts:
     """Rows that each lose some sources, bool [H or 1, R, S]: as cuts of a layer's other positions and its own edge."""
 
-    def __init__(self, at: Destination, removed: Tensor, kind: str) -> None:
+    def __init__(self, at: Any, removed: Tensor, kind: str) -> None:
         self._at, self._removed, self._kind = at, removed, kind
         self._made: dict[tuple[int, int] | None, tuple[Limits, Tensor]] = {}
 
@@ -237,7 +315,7 @@ class _Cuts:
 class EachCut:
     """One row for each cut, made in every layer and head of the scope; the rows join at the scope's first layer."""
 
-    def __init__(self, at: Destination, cuts: Sequence[tuple[int, ...]], scope: Scope) -> None:
+    def __init__(self, at: Position, cuts: Sequence[tuple[int, ...]], scope: Scope) -> None:
         removed = torch.zeros(1, len(cuts), at.sources(scope.kind), dtype=torch.bool)  # 1 R S
         for row, sources in enumerate(cuts):
             removed[0, row, list(sources)] = True
@@ -245,9 +323,16 @@ class EachCut:
             in_scope = torch.zeros(at.recording.model.heads, 1, 1, dtype=torch.bool)
             in_scope[list(scope.heads)] = True
             removed = removed & in_scope  # H R S
+        self.rows, self._removed = len(cuts), removed
         self._count, self._scope = len(cuts), scope
         self._first = min(scope.layers) if scope.layers else 0
         self._cuts = _Cuts(at, removed, scope.kind)
+
+    def removed(self, layer: int, kind: str) -> tuple[slice, Tensor] | None:
+        """Return which rows of the batch lose which sources in a call, bool [H or 1, rows, S]."""
+        if kind != self._scope.kind or not self._scope.has_layer(layer):
+            return None
+        return slice(1, 1 + self.rows), self._removed
 
     def joining(self, layer: int) -> int:
         """Return all rows at the scope's first layer."""
@@ -264,14 +349,23 @@ class EachHead:
     """One row for each source, layer and head; the rows of a layer join at that layer, ordered by source, then head."""
 
     def __init__(
-        self, at: Destination, sources: Sequence[int], layers: Sequence[int], heads: Sequence[int], kind: str
+        self, at: Position, sources: Sequence[int], layers: Sequence[int], heads: Sequence[int], kind: str
     ) -> None:
         self._layers, self._count, self._kind = set(layers), len(sources) * len(heads), kind
-        self._joined = 1
+        self._joined, self._order = 1, tuple(layers)
+        self.rows = self._count * len(self._order)
         removed = torch.zeros(at.recording.model.heads, self._count, at.sources(kind), dtype=torch.bool)
         for row, (source, head) in enumerate((s, h) for s in sources for h in heads):
             removed[head, row, source] = True
+        self._removed = removed
         self._cuts = _Cuts(at, removed, kind)
+
+    def removed(self, layer: int, kind: str) -> tuple[slice, Tensor] | None:
+        """Return which rows of the batch lose which sources in a call, bool [H, rows, S]."""
+        if kind != self._kind or layer not in self._layers:
+            return None
+        start = 1 + self._count * self._order.index(layer)
+        return slice(start, start + self._count), self._removed
 
     def joining(self, layer: int) -> int:
         """Return the rows of this layer."""
@@ -299,7 +393,7 @@ def tensor(array: Array) -> Tensor:
 class _CutAttention:
     """The attention of a batch whose rows are versions of one position, [R, H, 1, D], with a cut in some rows."""
 
-    def __init__(self, at: Destination, plan: Plan) -> None:
+    def __init__(self, at: Destination, plan: Joining) -> None:
         self._at, self._plan = at, plan
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, site: Site) -> Tensor:

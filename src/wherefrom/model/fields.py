@@ -16,6 +16,10 @@ from wherefrom.errors import ModelError
 DEFAULT_ROPE_BASE = 10_000.0  # transformers' own, where a config.json is silent
 
 
+UNCOMPUTED = "Choose a model without it: running it otherwise would give other results."
+"""The way out of a field whose value is sound, but not computed here."""
+
+
 class Fields:
     """What a config.json says.
 
@@ -54,7 +58,7 @@ class Fields:
                     name,
                     value,
                     "none" if supported is None else f"{supported!r}, the only supported value",
-                    "Choose a model without it: running it otherwise would give other results.",
+                    UNCOMPUTED,
                 )
 
     def count(self, name: str, default: int | None = None) -> int:
