@@ -64,36 +64,14 @@ def record(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recording:
-    """Return the recording of one pass over a text: every call's q, k, v and lse, checked, in memory or in a file.
+    """Return the recording of one pass of a model of `wherefrom.load`; see `wherefrom.record` for the arguments.
 
-    Its size is known before: `wherefrom.forecast(model, text)`. It grows linearly with the text. A file is written call
-    by call while the model runs, so that the memory needed does not grow with the number of layers.
-
-    Args:
-        model: from `wherefrom.load`.
-        text: the prompt, or its tokens; with an encoder beside the decoder, the text that the encoder reads.
-        written: with an encoder, the text that the decoder has written so far, or its tokens, start mark included.
-        predictions: keep what the model expected after the last position only ("last"), after every one ("all"), or
-            after some, by number; in an encoder at its masked positions only, at every one, or at some. An encoder
-            without a head predicts nothing.
-        layers: keep only these; all unless given.
-        heads: keep only these heads of each layer, and the keys and values that they read; all unless given.
-        positions: keep only these as destinations, of the part that predicts; all unless given. Their rows of weights
-            stay exact, as every source's key and value is kept.
-        to: the path of the file (a folder, by custom NAME.wherefrom), where one is wanted; what is returned then
-            looks into it, as `wherefrom.open_recording` does.
-        store: for a file, "float16" or "bfloat16" to round q, k and v; the error that this makes is measured and kept.
-        output: for a file, keep each layer's output projection too: "moved" needs it.
-        overwrite: replace a recording that is at `to`.
-        progress: called after each call of attention with (calls done, calls in all).
+    Its size is known before: `wherefrom.forecast(model, text)`. A file is written call by call while the model runs, so
+    that the memory needed does not grow with the number of layers.
 
     Raises:
-        InputError: the prompt is no text, empty, blank, or longer than the model's context; tokens that are not this
-            model's; predictions that are neither "last" nor "all" nor positions; a layer, head or position out of
-            range, or none; a recording larger than the memory that is free.
-        RecordingError: a kernel's output or lse failed the self-check, or a query or key is not finite: layer and error
-            are named. Or the file cannot be written: something is there, another process writes there, the disk is
-            full.
+        InputError: see `wherefrom.record`.
+        RecordingError: likewise.
     """
     source, tokens = _texts(require_model(model), text, written)
     asked = Pass(model, tokens, source, tuple(_predicting(model, tokens, predictions)))
@@ -132,27 +110,11 @@ def record_generation(
     output: bool = True,
     overwrite: bool = False,
 ) -> Recording:
-    """Return the recording of a prompt and of what the model writes after it, token by token with a cache, as one map.
-
-    The last token written is read too, so that the map has a row for every token. Row t - 1 wrote token t;
-    `Recording.written_from` is the position of the first written token.
-
-    Args:
-        model: from `wherefrom.load`.
-        text: the prompt; with an encoder, the text that it reads.
-        max_tokens: at most so many tokens are written, at least 1; 50, or as many as fit, unless given.
-        sampling: greedy unless given.
-        stop: strings that end the text; the tokens that spell one are in the recording.
-        stop_ids: writing ends after one of these; the model's end-of-text tokens unless given.
-        to: the path of a file, written when the text is; see `record`, as for the next three.
-        store: round q, k and v in the file.
-        output: keep the output projections in the file.
-        overwrite: replace a recording that is there.
+    """Return the recording of what a model of `wherefrom.load` writes; see `wherefrom.record_generation`.
 
     Raises:
-        InputError: the prompt is empty, blank, or longer than the context with room for `max_tokens`; a recording
-            larger than the memory that is free; an encoder alone, which writes nothing.
-        RecordingError: a kernel's output or lse failed the self-check.
+        InputError: see there.
+        RecordingError: likewise.
     """
     stops = stop_strings(stop)
     opened = open_generation(require_model(model), text, max_tokens)
