@@ -135,6 +135,26 @@ def test_a_real_encoders_batch_has_the_weights_of_eager_attention(minilm_folder:
     assert [token.label for token in found[1].tokens][-3:] == ["[PAD]"] * 3
 
 
+def test_a_position_within_the_text_is_traced(smollm: tuple[nn.Module, Any]) -> None:
+    model, tokenizer = smollm
+    there = wherefrom.trace(model, TEXT, tokenizer=tokenizer, position=4, carried_sources=0)
+    ours = wherefrom.trace(wherefrom.load(), TEXT, position=4, carried_sources=0)
+    assert there.actual_next == ours.actual_next
+    assert np.abs(there.nats - ours.nats).max() < 1e-3
+    assert there.tokens.text == ours.tokens.text
+
+
+def test_knock_outs_of_a_half_precision_model_say_so() -> None:
+    from wherefrom.evidence.huggingface import TransformersDestination
+
+    model, inputs = made("llama")
+    model.bfloat16()
+    recording = wherefrom.record(model, input_ids=inputs["input_ids"][:1])
+    found = wherefrom.knock_out(TransformersDestination(model, recording), wherefrom.Target(7))
+    assert "in the model's own bfloat16" in found.exactness
+    assert "exact:" not in found.exactness
+
+
 def test_a_masked_word_of_a_real_encoder_is_traced(minilm_folder: Path) -> None:
     torch.manual_seed(0)  # its head for masked words is drawn: the package has none
     model = hf.BertForMaskedLM.from_pretrained(minilm_folder, dtype=torch.float32).eval()
@@ -190,6 +210,23 @@ def test_what_an_encoder_decoder_writes_is_one_map(name: str) -> None:
     whole = wherefrom.record(model, decoder_input_ids=ids, **given)
     assert {call.kind for call in written.calls} == {"self", "cross"}
     same(written, whole)
+
+
+def test_a_prompt_shorter_than_the_window_keeps_the_rule() -> None:
+    model, _ = made("mistral")
+    written = wherefrom.record_generation(model, input_ids=IDS[:1, :3], max_tokens=12, stop_ids=())
+    assert {call.mask.describe() for call in written.calls} == {"causal, window of 4 keys"}
+    same(written, wherefrom.record(model, input_ids=torch.tensor([written.tokens.ids])))
+
+
+def test_an_encoder_beside_stays_one() -> None:
+    model, inputs = made("t5")
+    written = wherefrom.record_generation(model, input_ids=inputs["input_ids"][:1], max_tokens=4, stop_ids=())
+    assert {(call.part, call.kind): call.mask.describe() for call in written.calls} == {
+        ("encoder", "self"): "bidirectional",
+        ("decoder", "self"): "causal",
+        ("decoder", "cross"): "bidirectional",
+    }
 
 
 def test_writing_ends_behind_one_of_several_tokens() -> None:
@@ -335,6 +372,25 @@ REFUSED: dict[str, tuple[str, Callable[[nn.Module], Any], str]] = {
         lambda m: wherefrom.record(m, input_ids=IDS[:1], output_attentions=True),
         "output_attentions",
     ),
+    "a list of ids": ("llama", lambda m: wherefrom.record(m, input_ids=[1, 2]), "a tensor of token ids"),
+    "a mask elsewhere": (
+        "llama",
+        lambda m: wherefrom.record(m, input_ids=IDS[:1], attention_mask=torch.ones(1, 9, device="meta")),
+        "the model's device, cpu",
+    ),
+    "a lone message": ("llama", lambda m: wherefrom.record(m, {"role": "user", "content": "a"}), "a list of messages"),
+    "a tuple": ("llama", lambda m: wherefrom.record(m, input_ids=IDS[:1], return_dict=False), "return_dict"),
+    "beyond its positions, written": (
+        "gpt2",
+        lambda m: wherefrom.record_generation(m, input_ids=IDS[:1], max_tokens=60),
+        "room for 60 more",
+    ),
+    "an option of ours": (
+        "llama",
+        lambda m: wherefrom.record_generation(m, input_ids=IDS[:1], max_new_tokens=3),
+        "the option max_new_tokens",
+    ),
+    "a text for an image's model": ("swin", lambda m: wherefrom.record(m, "a", tokenizer=len), "pixel_values"),
     "no tokenizer": ("llama", lambda m: wherefrom.record(m, "To be"), "the tokenizer: expected that of the model"),
     "nothing": ("llama", lambda m: wherefrom.record(m), "a text or inputs, got neither"),
     "no attention": ("bloom", lambda m: wherefrom.record(m, input_ids=IDS[:1]), "it passes by"),

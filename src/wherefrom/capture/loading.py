@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wherefrom.capture.huggingface.model import TransformersModel
 
 Library: TypeAlias = Literal["wherefrom", "transformers"]
-HUB = re.compile(r"[\w.-]+/[\w.-]+")
+HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @overload

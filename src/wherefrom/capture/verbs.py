@@ -249,6 +249,9 @@ def _named(model: TransformersModel, text: Any, inputs: dict[str, Any]) -> Known
     if isinstance(text, Tensor):
         first = next(iter(inspect.signature(model.module.forward).parameters), "input_ids")
         return Known({first: text, **inputs})
+    if isinstance(text, Mapping) and "role" in text:
+        way_out = "Put the message into a list: [message]."
+        raise InputError("the chat messages", expected="a list of messages", given="a single one", way_out=way_out)
     if isinstance(text, Mapping) or (hasattr(text, "data") and isinstance(getattr(text, "data", None), Mapping)):
         return Known({**dict(text), **inputs})
     if model.tokenizer is None and not isinstance(text, Tokens):
@@ -258,6 +261,10 @@ def _named(model: TransformersModel, text: Any, inputs: dict[str, Any]) -> Known
             given="none",
             way_out="Give it: wherefrom.record(model, text, tokenizer=tokenizer); or give input_ids.",
         )
+    _require_reader(model)
+    if "input_ids" in inputs:
+        way_out = "Leave the text out, or the ids."
+        raise InputError("what to record", expected="a text or input_ids", given="both", way_out=way_out)
     if isinstance(text, Tokens):
         tokens = text
     elif isinstance(text, str):
@@ -267,6 +274,18 @@ def _named(model: TransformersModel, text: Any, inputs: dict[str, Any]) -> Known
         tokens = chat(model.tokenizer, text)
     ids = torch.tensor([tokens.ids], device=model.device)
     return Known({"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}, tokens.text)
+
+
+def _require_reader(model: TransformersModel) -> None:
+    """Refuse a text for a model that reads none."""
+    main = getattr(model.module, "main_input_name", "input_ids")
+    if main != "input_ids" and "input_ids" not in inspect.signature(model.module.forward).parameters:
+        raise InputError(
+            "what to record",
+            expected=f"what {type(model.module).__name__} reads, {main}",
+            given="a text",
+            way_out=f"Give its inputs, as its processor makes them: wherefrom.record(model, {main}=...).",
+        )
 
 
 def _written_ids(model: TransformersModel, written: Any) -> Tensor:

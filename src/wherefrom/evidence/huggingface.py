@@ -17,6 +17,7 @@ of the removed scores; a removed edge then has weight 0, and every other one gre
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from wherefrom.capture.fused import Limits, attend, merge
 from wherefrom.capture.huggingface.everywhere import watched_everywhere
-from wherefrom.capture.huggingface.model import TransformersModel
+from wherefrom.capture.huggingface.model import TransformersModel, as_transformers_model
 from wherefrom.capture.huggingface.recorded import Wanted, alone, record_pass
 from wherefrom.capture.huggingface.seen import Given
 from wherefrom.capture.huggingface.texts import label_of
@@ -44,7 +45,7 @@ PROVEN = 1e-2
 """How far, relatively, the sums of a proof may be apart: float32 scores of long rows."""
 TOKENS_AT_ONCE = 4096
 """Tokens of full reruns that are run side by side."""
-SINGLE = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+SINGLE = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask", "use_cache")
 """Inputs that have a row for each text and can be repeated; with any other, texts are run one by one."""
 
 
@@ -67,13 +68,13 @@ class TransformersDestination(Position):
 
     def __init__(
         self,
-        model: TransformersModel,
+        model: Any,
         recording: Recording,
         position: int | None = None,
         *,
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
-        recording = check_recording(recording)
+        recording, model = check_recording(recording), as_transformers_model(model)
         if model.fingerprint != recording.model.fingerprint:
             raise InputError(
                 "the model of a knock-out",
@@ -90,6 +91,12 @@ class TransformersDestination(Position):
         self._logits: Tensor | None = None
         self._proven: set[str] = set()
         self.way = ALONE if self._runs_alone() else "full reruns"
+
+    @property
+    def format(self) -> str:
+        """The number format that the model computes in."""
+        first = next(self.model.module.parameters(), torch.empty(0))
+        return str(first.dtype).removeprefix("torch.")
 
     @property
     def vocabulary(self) -> int:
@@ -378,13 +385,17 @@ def _scores(one: Given, products: Tensor, bias: Tensor | None) -> Tensor:
 
 def _inputs(model: TransformersModel, recording: Recording, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what the model is called with: what it was recorded with, or the recording's own tokens."""
+    accepted = inspect.signature(model.module.forward).parameters
+    more = {"use_cache": False} if "use_cache" in accepted else {}
     if given is not None:
-        return {name: value for name, value in given.items() if name not in ("use_cache", "logits_to_keep", "labels")}
+        left_out = ("use_cache", "logits_to_keep", "labels")
+        return {name: value for name, value in given.items() if name not in left_out} | more
     ids = torch.tensor([recording.tokens.ids], device=model.device)
     if recording.source is None:
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
     source = torch.tensor([recording.source.ids], device=model.device)
-    return {"input_ids": source, "attention_mask": torch.ones_like(source), "decoder_input_ids": ids}
+    mask = torch.ones_like(source)
+    return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": ids, **more}
 
 
 def _require_seen(recording: Recording) -> None:
@@ -481,7 +492,7 @@ def read(
                 way_out="The first position reads only itself, so there is nothing to cut: give a longer prompt.",
             )
         if at < ids.shape[1] - 1:
-            came = int(ids[0, at + 1])
+            came, text = int(ids[0, at + 1]), None  # of the text before the position its tokens tell
             inputs = {key: _up_to(value, ids.shape, at) for key, value in inputs.items()}
     elif isinstance(ids, Tensor):
         at = _masked(model, ids[0].tolist()) if position is None else check_index("position", position, ids.shape[1])

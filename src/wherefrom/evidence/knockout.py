@@ -189,7 +189,10 @@ def exactness_of(at: Position) -> str:
             "measured by running the position again without the edge, over keys and values rounded to "
             f"{at.rounded}{beside}"
         )
-    return (EXACTNESS if at.way == ALONE else EXACTNESS_OF_RERUNS) + beside
+    how = EXACTNESS if at.way == ALONE else EXACTNESS_OF_RERUNS
+    if at.format not in ("float32", "float64"):
+        how = how.split(", within")[0].removeprefix("exact: ") + f", in the model's own {at.format}, and no more exact"
+    return how + beside
 
 
 def _checked(at: Any, target: Any, scope: Any) -> Scope:

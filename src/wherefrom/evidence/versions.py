@@ -109,6 +109,11 @@ class Position(ABC):
         """How many tokens the model chooses among."""
 
     @property
+    def format(self) -> str:
+        """The number format that the model computes in."""
+        return "float32"
+
+    @property
     def causal(self) -> bool:
         """Whether a position reads nothing behind it."""
         return self.recording.model.kind != "encoder"

@@ -89,7 +89,9 @@ class TransformersModel:
             own = name.rpartition(".")[2]
             is_table = isinstance(module, nn.Embedding) and POSITIONS.search(own) and "relative" not in name
             if is_table and context <= module.num_embeddings <= context + MORE:
-                return context
+                # those with a row for padding begin to count behind it
+                pad = module.padding_idx
+                return context if pad is None else min(context, module.num_embeddings - pad - 1)
         return 0
 
     @property

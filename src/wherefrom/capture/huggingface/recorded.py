@@ -335,57 +335,84 @@ def _checked(model: TransformersModel, inputs: Mapping[str, Any]) -> dict[str, A
             given="True",
             way_out="Leave it out: any weight is asked of the recording (wherefrom.weights, sources, readers).",
         )
-    ids = inputs.get("input_ids")
-    if isinstance(ids, Tensor):
-        _check_ids(model, ids)
-    if "decoder_input_ids" not in inputs and model.in_pairs and ids is not None:
+    if inputs.get("return_dict") is False:
+        way_out = "Leave it out: its predictions are read by their name."
+        raise InputError("return_dict", expected="not to be switched off", given="False", way_out=way_out)
+    for name in ("input_ids", "decoder_input_ids"):
+        if inputs.get(name) is not None:
+            check_ids(model, name, inputs[name])
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.device != model.device:
+            raise _elsewhere(model, name, value)
+    if "decoder_input_ids" not in inputs and model.in_pairs:
         start = getattr(model.config, "decoder_start_token_id", None)
-        if start is not None:
-            inputs["decoder_input_ids"] = torch.full((len(ids), 1), int(start), device=ids.device)
+        first = next((value for value in inputs.values() if isinstance(value, Tensor) and value.ndim), None)
+        if start is not None and first is not None:
+            inputs["decoder_input_ids"] = torch.full((len(first), 1), int(start), device=first.device)
     accepted = inspect.signature(model.module.forward).parameters
     if "use_cache" in accepted and "past_key_values" not in inputs:
         inputs.setdefault("use_cache", False)
     return inputs
 
 
-def _check_ids(model: TransformersModel, ids: Tensor) -> None:
-    """Refuse token ids that the model would fail on in words that help nobody."""
-    if ids.ndim != 2 or not ids.numel():
+def check_ids(model: TransformersModel, name: str, ids: Any, *, room: int = 0) -> None:
+    """Refuse token ids that the model would fail on in words that help nobody.
+
+    Args:
+        model: that is to read them.
+        name: of the input.
+        ids: [B, T].
+        room: how many tokens are to be written behind them.
+
+    Raises:
+        InputError: no such tensor, ids that the model does not have, more tokens than it has positions.
+    """
+    whole = isinstance(ids, Tensor) and not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    if not whole or ids.ndim != 2 or not ids.numel():
+        given = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         raise InputError(
-            "input_ids",
-            expected="token ids [B, T], at least one",
-            given=f"shape {tuple(ids.shape)}",
-            way_out="Of a single text write input_ids[None].",
+            name,
+            expected="a tensor of token ids [B, T], whole numbers, at least one",
+            given=given,
+            way_out=f"Write torch.tensor(...) of a list; of a single text {name}[None].",
         )
-    if ids.device != model.device and model.device.type != "meta":
-        raise InputError(
-            "input_ids",
-            expected=f"a tensor on the model's device, {model.device}",
-            given=f"one on {ids.device}",
-            way_out="Move them: inputs.to(model.device).",
-        )
+    if ids.device != model.device or ids.device.type == "meta":
+        raise _elsewhere(model, name, ids)
     vocabulary = model.vocabulary
     if vocabulary and not bool(((ids >= 0) & (ids < vocabulary)).all()):
         wrong = ids[(ids < 0) | (ids >= vocabulary)][0]
         raise InputError(
-            "input_ids",
+            name,
             expected=f"numbers from 0 to {vocabulary - 1}",
             given=str(int(wrong)),
             way_out="Use the tokenizer that belongs to the model.",
         )
-    if model.learnt_positions and ids.shape[1] > model.learnt_positions:
+    if model.learnt_positions and ids.shape[1] + room > model.learnt_positions:
         raise InputError(
             "the text",
             expected=f"at most {model.learnt_positions:,} tokens (the positions that {model.name} has learnt)",
-            given=f"{ids.shape[1]:,}",
+            given=f"{ids.shape[1]:,}" + (f" and room for {room:,} more" if room else ""),
             way_out="Shorten it, or use a model with a longer context.",
         )
+
+
+def _elsewhere(model: TransformersModel, name: str, value: Tensor) -> InputError:
+    if model.device.type == "meta":
+        way_out = "Load it with its weights; a model on the meta device has none."
+        return InputError("the model", expected="weights", given="none: it is on the meta device", way_out=way_out)
+    return InputError(
+        name,
+        expected=f"a tensor on the model's device, {model.device}",
+        given=f"one on {value.device}",
+        way_out="Move them: inputs.to(model.device).",
+    )
 
 
 def _without_waste(model: TransformersModel, inputs: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     """Return inputs that have the model form the last position's logits only, where no others are kept."""
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
-    if wanted.predictions != "last" or not isinstance(ids, Tensor) or model.in_pairs:
+    last = isinstance(wanted.predictions, str) and wanted.predictions == "last"
+    if not last or not isinstance(ids, Tensor) or model.in_pairs:
         return inputs
     filled = isinstance(mask, Tensor) and mask.ndim == 2 and not bool(mask[:, -1].all())
     accepted = inspect.signature(model.module.forward).parameters

@@ -18,7 +18,7 @@ from torch import Tensor
 from wherefrom.capture.fused import Attended
 from wherefrom.capture.huggingface.collected import Execution, checked
 from wherefrom.capture.huggingface.model import TransformersModel
-from wherefrom.capture.huggingface.recorded import Pass, recording_of_steps, watching
+from wherefrom.capture.huggingface.recorded import Pass, check_ids, recording_of_steps, watching
 from wherefrom.capture.huggingface.seen import Given
 from wherefrom.capture.huggingface.sites import places
 from wherefrom.capture.huggingface.texts import end_ids
@@ -38,6 +38,15 @@ UNSUPPORTED = {
     "use_cache": True,
 }
 """What `generate` may be asked for that a recording cannot follow, with the value that asks for nothing."""
+OURS = (
+    "max_new_tokens",
+    "max_length",
+    "eos_token_id",
+    "stopping_criteria",
+    "return_dict_in_generate",
+    "output_logits",
+)
+"""Options that the recording gives itself."""
 
 
 @dataclass
@@ -195,8 +204,12 @@ def _continued(first: Mask, grown: _Grown, sources: int) -> Mask | None:
     if padding is not None:
         later = np.ones(max(0, sources - len(padding)), np.bool_)
         padding = np.concatenate([padding[:sources], later])
-    causal = first.causal or not grown.cross
-    return Mask(causal=causal, window=first.window, padding=padding)
+    causal = first.causal or (not grown.cross and len(grown.steps) > 1)
+    # a step that lies within the window has no need to name it: then the keys that its cache still has tell it
+    told = [mask.window for _, _, mask in grown.steps if mask.window is not None]
+    kept = [row + 1 - column for row, column, _ in grown.steps if column]
+    window = next(iter(told + kept), None)
+    return Mask(causal=causal, window=window, padding=padding)
 
 
 def _says(rule: Mask, step: tuple[int, int, Mask], length: int, sources: int) -> bool:
@@ -256,7 +269,7 @@ def record_written(
     """
     from transformers import ForcedEOSTokenLogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
-    options = _checked_options(model, inputs, options or {})
+    options = _checked_options(model, inputs, options or {}, max_tokens)
     ends = frozenset(end_ids(model.module, model.tokenizer) if stop_ids is None else stop_ids)
     growing, done, first = Growing(model), Pass(model, inputs), _begun(model, inputs)
     told, generate = 0, getattr(model.module, "generate")  # noqa: B009  # of transformers, not of torch
@@ -307,7 +320,9 @@ def _begun(model: TransformersModel, inputs: Mapping[str, Any]) -> int:
     return 1 if ids is None else int(ids.shape[1])
 
 
-def _checked_options(model: TransformersModel, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_options(
+    model: TransformersModel, inputs: Mapping[str, Any], options: Mapping[str, Any], max_tokens: int
+) -> dict[str, Any]:
     """Return options that a recording can follow, or refuse them by name."""
     can = getattr(model.module, "can_generate", None)
     if can is None or not can():
@@ -324,7 +339,14 @@ def _checked_options(model: TransformersModel, inputs: Mapping[str, Any], option
             way_out = (
                 "Write greedily or sample one text with a cache; beams jump between texts, whose rows are no one map."
             )
-            raise InputError(f"the option {name}", expected=f"{nothing}", given=f"{asked}", way_out=way_out)
+            raise InputError(f"the option {name}", expected=f"{nothing}", given=f"{asked}"[:60], way_out=way_out)
+    for name in OURS:
+        if name in options:
+            way_out = "Give max_tokens, and stop_ids for the tokens that end the text; what is returned is a recording."
+            raise InputError(f"the option {name}", expected="none", given="one", way_out=way_out)
+    written_to = "decoder_input_ids" if model.in_pairs else "input_ids"
+    if inputs.get(written_to) is not None:
+        check_ids(model, written_to, inputs[written_to], room=max_tokens)
     for name, value in inputs.items():
         if isinstance(value, Tensor) and name in ("input_ids", "decoder_input_ids") and len(value) != 1:
             way_out = "Record the generation of one text at a time."
