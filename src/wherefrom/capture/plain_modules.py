@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from wherefrom.capture.huggingface.masks import readable
+from wherefrom.capture.huggingface.replaced import in_backward
 from wherefrom.capture.huggingface.seen import AttentionFunction, Given
 from wherefrom.capture.plain_calls import PlainCall, PlainCalls, What
 from wherefrom.checks import check_kind
@@ -83,7 +84,7 @@ class PlainWatch:
             return
         if module is self._model:
             self._running.clear()  # what an interrupt left behind
-        if not self._running and _in_backward():
+        if not self._running and in_backward():
             # torch has left the mode to go backward
             self._mode.__enter__()  # type: ignore[no-untyped-call]
         elif not self._running:
@@ -96,14 +97,14 @@ class PlainWatch:
         if id(module) in self.names and threading.get_ident() == self._thread and module in self._running:
             while self._running.pop() is not module:
                 pass
-            if not self._running and _in_backward():
+            if not self._running and in_backward():
                 self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _innermost(self) -> nn.Module | None:
         return self._running[-1] if self._running else None
 
     def _attend(self, module: nn.Module, call: PlainCall) -> Tensor:
-        name, replay = self.names[id(module)], _in_backward()
+        name, replay = self.names[id(module)], in_backward()
         self.asked[name] = call.what
         given = Given(
             name=name,
@@ -125,11 +126,6 @@ class PlainWatch:
             return (-self._replayed[name]) % max(1, self.calls[name])
         self.calls[name] += 1
         return self.calls[name] - 1
-
-
-def _in_backward() -> bool:
-    """Return whether this thread is in a backward pass, where gradient checkpointing runs modules again."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _refuse_compiled(name: str, module: nn.Module) -> None:

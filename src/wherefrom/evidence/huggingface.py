@@ -35,7 +35,7 @@ from wherefrom.capture.huggingface.texts import label_of
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
-from wherefrom.evidence.versions import ALONE, Plan, Position, Uncut, require_whole, tensor
+from wherefrom.evidence.versions import ALONE, Plan, Position, Uncut, require_whole, row_of, tensor
 from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, check_recording
 
@@ -120,7 +120,7 @@ class TransformersDestination(Position):
         self._first(kind)
         found: set[int] = set()
         for call in self.recording.calls_of(kind):
-            found |= set(np.flatnonzero(_row(call, self.position)).tolist())
+            found |= set(np.flatnonzero(row_of(call, self.position)).tolist())
         return frozenset(found)
 
     def logits(self) -> Tensor:
@@ -212,7 +212,7 @@ class TransformersDestination(Position):
         call, at = self._calls[one.name, 0], self.position
         q, k, v = (x.float().cpu().transpose(0, 2) for x in (one.q, one.k, one.v))  # 1 H|K R D
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))  # 1 H R D
-        permitted = torch.from_numpy(_row(call, at, per_head=True))[:, None]  # H|1 1 S
+        permitted = torch.from_numpy(row_of(call, at, per_head=True))[:, None]  # H|1 1 S
         bias = None if call.bias is None else tensor(call.bias[:, [call.place_of_row(at)]])[None]  # 1 H|1 1 S
         own = _scores(one, (q * k).sum(dim=-1), None if bias is None else bias[..., at])  # 1 H R
         own = own.masked_fill(~permitted[None, ..., at], -torch.inf)
@@ -412,13 +412,6 @@ def _require_seen(recording: Recording) -> None:
 
 def _repeated(value: Any, count: int) -> Any:
     return value.expand(count, *value.shape[1:]) if isinstance(value, Tensor) and len(value) == 1 else value
-
-
-def _row(call: Call, position: int, *, per_head: bool = False) -> NDArray[np.bool_]:
-    """Return which sources a position may read, bool [S], or [H or 1, S]."""
-    permitted = call.mask.permitted([position], range(call.sources))  # [H] 1 S
-    rows = permitted.reshape(-1, permitted.shape[-1])
-    return np.array(rows if per_head else rows.any(axis=0))
 
 
 class Vocabulary:

@@ -226,10 +226,10 @@ class Destination(Position):
             InputError: there are no calls of the kind.
         """
         call = self.recording.call(0, kind)
-        return frozenset(np.flatnonzero(_row(call, self.position)).tolist())
+        return frozenset(np.flatnonzero(row_of(call, self.position)).tolist())
 
     def _read(self, call: Call) -> _Others:
-        permitted = _row(call, self.position)
+        permitted = row_of(call, self.position)
         permitted[self.position] = False
         found = np.flatnonzero(permitted)
         adjoining = found.size > 0 and found[-1] - found[0] + 1 == found.size
@@ -269,10 +269,11 @@ def require_whole(recording: Recording) -> None:
     )
 
 
-def _row(call: Call, position: int) -> NDArray[np.bool_]:
-    """Return which sources a position may read, bool [S]."""
-    permitted = call.mask.permitted([position], range(call.k.shape[1]))  # [H] 1 S
-    return np.asarray(permitted.reshape(-1, permitted.shape[-1]).any(axis=0))
+def row_of(call: Call, position: int, *, per_head: bool = False) -> NDArray[np.bool_]:
+    """Return which sources a position may read, bool [S], in any head; or [H or 1, S] per head."""
+    permitted = call.mask.permitted([position], range(call.sources))  # [H] 1 S
+    rows = permitted.reshape(-1, permitted.shape[-1])
+    return np.array(rows if per_head else rows.any(axis=0))
 
 
 class Uncut:

@@ -39,7 +39,6 @@ class Execution:
         scale: of the scores.
         softcap: of the scores, or None.
         kernel: the kernel that computed it.
-        offsets: the absolute positions of the first row and the first column, as the mask tells them.
         checks: what the self-check found, one a text.
     """
 
@@ -55,7 +54,6 @@ class Execution:
     scale: float
     softcap: float | None
     kernel: str
-    offsets: tuple[int, int]
     checks: tuple[Check, ...]
 
 
@@ -105,7 +103,6 @@ class Collector:
             scale=given.scale,
             softcap=given.softcap,
             kernel=attended.kernel,
-            offsets=given.readable.offsets,
             checks=checks,
         )
 

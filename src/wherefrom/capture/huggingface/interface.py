@@ -34,7 +34,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from wherefrom.capture.fused import Attended
@@ -54,6 +53,7 @@ from wherefrom.capture.huggingface.replaced import (
     Replacements,
     Undo,
     compiler_off,
+    in_backward,
     in_class,
     in_table,
 )
@@ -224,7 +224,7 @@ class Watch:
         causal = attention_mask is None and query.shape[2] > 1 and self._is_causal(module, arguments, kernel)
         if causal and kernel is not None and query.shape[2] != key.shape[2]:
             attention_mask, causal = lower_right(query, key), False
-        replay = _in_backward()
+        replay = in_backward()
         return Given(
             name=self.names[id(module)],
             turn=self._turn(id(module), replay=replay),
@@ -269,7 +269,7 @@ class Watch:
         return self._turns[module] - 1
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if threading.get_ident() != self._thread or _in_backward():
+        if threading.get_ident() != self._thread or in_backward():
             return
         if any(running is module for running in self._running):  # it was broken off by an interrupt
             self._end_pass()
@@ -329,14 +329,9 @@ def _watches() -> Iterator[Watch]:
     The backward pass on an accelerator runs in a thread that torch started: there all count.
     """
     yield from reversed(_OPEN.get(threading.get_ident(), ()))
-    if _in_backward() and isinstance(threading.current_thread(), threading._DummyThread):
+    if in_backward() and isinstance(threading.current_thread(), threading._DummyThread):
         for opened in list(_OPEN.values()):
             yield from reversed(opened)
-
-
-def _in_backward() -> bool:
-    """Return whether this thread is in a backward pass, where only replays run a model's forward."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _function(name: str, stock: Any) -> Function:

@@ -423,11 +423,10 @@ def _without_waste(model: TransformersModel, inputs: dict[str, Any], wanted: Wan
 
 def _predictions(done: Pass, number: int, kind: str, tokens: Tokens, asked: Predictions) -> tuple[Prediction, ...]:
     """Return what the model expected, at the positions that are asked for; nothing of a model that chooses no token."""
+    rows = _predicting(done, number, kind, tokens, asked)
     logits = getattr(done.outputs, "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[-1] < max(done.model.vocabulary, 2):
-        _predicting(done, number, kind, tokens, asked)
         return ()
-    rows = _predicting(done, number, kind, tokens, asked)
     first = len(tokens) - logits.shape[1]  # of the position whose logits come first
     rows = [row for row in rows if row >= first]
     came = () if kind == "encoder" else tokens.ids

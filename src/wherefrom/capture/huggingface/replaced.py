@@ -87,3 +87,8 @@ def compiler_off() -> Undo:
     """Let compiled modules run as they were written; return what lets them be compiled again."""
     stance = torch.compiler.set_stance("force_eager")
     return lambda: stance.__exit__(None, None, None)
+
+
+def in_backward() -> bool:
+    """Return whether this thread is in a backward pass, where only replays run a model's forward."""
+    return bool(torch._C._current_graph_task_id() != -1)

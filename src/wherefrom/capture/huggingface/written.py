@@ -159,14 +159,12 @@ def _joined(name: str, turn: int, grown: _Grown) -> Execution:
         scale=given.scale,
         softcap=given.softcap,
         kernel=grown.kernel,
-        offsets=(0, 0),
         checks=tuple(grown.checks),
     )
 
 
 def _one_mask(grown: _Grown, sources: int) -> Mask:
     """Return the rule of all rows: that of the first step if it says what every step did, else the steps' own rows."""
-    whole = np.zeros((0, sources), np.bool_)
     first = grown.steps[0][2]
     rule = _continued(first, grown, sources)
     if rule is not None and all(_says(rule, step, length, sources) for step, length in _lengths(grown)):
