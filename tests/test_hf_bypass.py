@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_small import made
-from wherefrom.capture.huggingface.bypass import SOON, Bypass, own_attention
+from wherefrom.capture.huggingface.bypass import SOON, Bypass
 from wherefrom.capture.huggingface.interface import watched
+from wherefrom.capture.plain_calls import handled
 from wherefrom.recording import Gap
 
 SCORES = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(1))
@@ -167,9 +168,9 @@ def test_what_no_module_of_the_model_runs_is_not_counted() -> None:
     names = {id(own): name for name, own in module.named_modules()}
     with Bypass(names, lambda *one: counted.append(one)):
         module()
-        with own_attention():
+        with handled():
             module()
-            with own_attention():
+            with handled():
                 pass
             module()
         module()

@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -498,30 +497,6 @@ def test_what_is_handled_is_not_taken_twice() -> None:
     assert taken == ["layers.0", "layers.1", "layers.2"]
     assert float((found - right).detach().abs().max()) <= 2e-6
     assert not plain_calls.is_handled()
-
-
-def test_another_may_say_who_runs_and_what_is_handled() -> None:
-    """As the interface of transformers does, whose own calls are marked in its own way."""
-    own, x, state, taken = model(), drawn(1, 5, 12), SimpleNamespace(inside=False), []
-
-    def attend(module: nn.Module, call: plain_calls.PlainCall) -> Tensor:
-        taken.append((module, call.what, state.inside))
-        return F.scaled_dot_product_attention(call.q, call.k, call.v, scale=call.scale, enable_gqa=True)
-
-    class Marked:
-        def __enter__(self) -> None:
-            state.inside = True
-
-        def __exit__(self, *_: object) -> None:
-            state.inside = False
-
-    mode = plain_calls.PlainCalls(lambda: own, attend, is_handled=lambda: state.inside, handled=Marked)
-    with mode:
-        found = own(x)
-        state.inside = True
-        own(x)
-    assert taken == [(own, "scaled_dot_product_attention", True)] * 3
-    assert float((found - own(x)).detach().abs().max()) <= 2e-6
 
 
 def test_other_modes_see_what_they_saw() -> None:

@@ -5,12 +5,21 @@ Gives the recorders beside it arrays to copy into.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from weakref import finalize
 
 import numpy as np
 
 from wherefrom.recording import Array
+
+
+def _share_of_memory(part: int) -> int:
+    """Return a share of the machine's memory in bytes, at least 256 MB; that where it is not told."""
+    try:
+        return max(2**28, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)
+    except (AttributeError, OSError, ValueError):
+        return 2**28
 
 
 class Spare:
@@ -22,7 +31,7 @@ class Spare:
     which would be another in another Python. Of each name one piece is kept, and no more than `MOST` bytes of all.
     """
 
-    MOST = 2**28
+    MOST = _share_of_memory(16)
 
     def __init__(self) -> None:
         self._free: dict[str, Array] = {}

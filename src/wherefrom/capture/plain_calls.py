@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import local
 from types import FunctionType
@@ -29,9 +29,15 @@ from torch.overrides import TorchFunctionMode
 from wherefrom.errors import InputError, ModelError
 
 What: TypeAlias = Literal["scaled_dot_product_attention", "multi_head_attention"]
+ASKED = frozenset({F.scaled_dot_product_attention, F.multi_head_attention_forward})
 INNER = "scaled_dot_product_attention"
 MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 UNDROPPED = "Call model.eval() first: weights that are dropped at random have no log-sum-exp."
+
+
+unseen = torch._C.DisableTorchFunction
+"""A context in which no mode is told of torch's functions: for computations of our own, of which no mode is to know,
+ours or anybody else's. A mode costs some microseconds at each of their many small steps."""
 
 
 @dataclass(frozen=True)
@@ -85,36 +91,25 @@ class PlainCalls(TorchFunctionMode):
     Args:
         running: returns the module whose code runs, or None where it is no business of ours: then torch computes.
         attend: given that module and the call, returns the outputs [B, H, T, V].
-        is_handled: says whether a call is handled by somebody already.
-        handled: marks what runs inside as handled.
     """
 
     def __init__(
         self,
         running: Callable[[], nn.Module | None],
         attend: Callable[[nn.Module, PlainCall], Tensor],
-        *,
-        is_handled: Callable[[], bool] = is_handled,
-        handled: Callable[[], AbstractContextManager[None]] = handled,
     ) -> None:
         super().__init__()
-        self._running, self._attend, self._is_handled, self._handled = running, attend, is_handled, handled
+        self._running, self._attend = running, attend
         self._inner = _inner_code(self._inside)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run a function of torch, attention by ours."""
-        named = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            run: Callable[..., Any] = self._outright
-        elif func is F.multi_head_attention_forward:
-            run = self._multi_head
-        else:
-            return func(*args, **named)
-        if self._is_handled() or self._running() is None:
-            return func(*args, **named)
-        return run(*args, **named)
+        if func not in ASKED or is_handled() or self._running() is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        run = self._outright if func is F.scaled_dot_product_attention else self._multi_head
+        return run(*args, **(kwargs or {}))
 
     def _outright(self, *args: Any, **named: Any) -> Tensor:
         return self._take("scaled_dot_product_attention", *args, **named)
@@ -129,7 +124,7 @@ class PlainCalls(TorchFunctionMode):
         _refuse_dropout(own["dropout_p"] if own["training"] else 0.0)
         weights = None
         if own["need_weights"]:
-            with self._handled():
+            with handled():
                 weights = F.multi_head_attention_forward(*args, **named)[1]
             own["is_causal"] = False  # a hint only, which the path with weights does not take
         own["need_weights"] = False
@@ -144,7 +139,7 @@ class PlainCalls(TorchFunctionMode):
         call = arrived.call(what)
         if call is None or module is None:  # torch says best what is wrong with it
             return F.scaled_dot_product_attention(*args, **named)
-        with self._handled():
+        with handled():
             output = self._attend(module, call)
         return arrived.restored(output)
 

@@ -2,10 +2,11 @@
 `F.scaled_dot_product_attention`, led through one function.
 
 Takes the calls from `plain_calls` beside it, and gives `watched_plain` to a recorder. Nothing of the model is changed.
-Which module a call belongs to is known from hooks on all modules of the process, which heed those of this model in
-this thread, and are there while it is watched. The fast paths of torch's encoder layers compute all in one kernel that
-tells nobody; torch does not take them while a mode looks on, which changes outputs by rounding only, except at padded
-positions: there a fast path returns 0, and the plain path what the layer computes of them.
+Which module a call belongs to is known from hooks on the model's modules, but for torch's own that have nothing in
+them (a linear layer asks for no attention); they heed this thread, and are there while the model is watched. The fast
+paths of torch's encoder layers compute all in one kernel that tells nobody; torch does not take them while a mode looks
+on, which changes outputs by rounding only, except at padded positions: there a fast path returns 0, and the plain path
+what the layer computes of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
 
 from wherefrom.capture.huggingface.masks import readable
 from wherefrom.capture.huggingface.replaced import in_backward
@@ -46,8 +46,9 @@ def watched_plain(model: nn.Module, attention: AttentionFunction) -> Iterator[Pl
     """
     watch = PlainWatch(model, attention)
     with ExitStack() as stack:
-        stack.callback(hooks.register_module_forward_pre_hook(watch._enter).remove)
-        stack.callback(hooks.register_module_forward_hook(watch._leave, always_call=True).remove)
+        for module in watch._hooked:
+            stack.callback(module.register_forward_pre_hook(watch._enter, prepend=True).remove)
+            stack.callback(module.register_forward_hook(watch._leave, always_call=True).remove)
         stack.enter_context(watch._mode)
         yield watch
 
@@ -70,6 +71,7 @@ class PlainWatch:
         for name, module in model.named_modules():
             _refuse_compiled(name, module)
             self.names[id(module)] = name
+        self._hooked = [module for module in model.modules() if module is model or not _is_leaf(module)]
         self.passes = 0
         self.calls: dict[str, int] = defaultdict(int)
         self.asked: dict[str, What] = {}
@@ -80,7 +82,7 @@ class PlainWatch:
         self._mode = PlainCalls(self._innermost, self._attend)
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        if id(module) not in self.names or threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             return
         if module is self._model:
             self._running.clear()  # what an interrupt left behind
@@ -94,7 +96,7 @@ class PlainWatch:
         self._running.append(module)
 
     def _leave(self, module: nn.Module, _: Any, __: Any) -> None:
-        if id(module) in self.names and threading.get_ident() == self._thread and module in self._running:
+        if threading.get_ident() == self._thread and module in self._running:
             while self._running.pop() is not module:
                 pass
             if not self._running and in_backward():
@@ -126,6 +128,11 @@ class PlainWatch:
             return (-self._replayed[name]) % max(1, self.calls[name])
         self.calls[name] += 1
         return self.calls[name] - 1
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's own with nothing in it, such as a linear layer or a norm."""
+    return type(module).__module__.startswith("torch.nn.") and not module._modules
 
 
 def _refuse_compiled(name: str, module: nn.Module) -> None:

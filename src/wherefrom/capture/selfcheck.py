@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,10 +175,10 @@ def _check_together(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, 
         torch.inf,  # a row that may read nothing must say so
     )
     rebuilt = (weights.view(calls, kv_heads, -1, sources) @ v).view_as(y)  # L H R V
-    largest = torch.linalg.vector_norm(v, ord=torch.inf, dim=(1, 2, 3)).clamp_min(TINY)  # L, no copy of v is made
+    largest = torch.stack([_size(own) for own in v]).clamp_min(TINY)  # L
     sum_errors = (weights.sum(dim=-1) - expected).abs().amax(dim=(1, 2)).tolist()
     output_errors = ((rebuilt - y).abs().amax(dim=(1, 2, 3)) / largest).tolist()
-    q_length, k_length = (x.norm(dim=-1).amax(dim=(1, 2)) for x in (q, k))  # L
+    q_length, k_length = (torch.linalg.vector_norm(x, dim=-1).amax(dim=(1, 2)) for x in (q, k))  # L
     products = (q_length * k_length * samples[0].scale).tolist()
     checks = []
     for sample, sum_error, output_error, product in zip(samples, sum_errors, output_errors, products, strict=True):
@@ -188,10 +189,16 @@ def _check_together(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, 
     return checks
 
 
+def _size(v: Tensor) -> Tensor:
+    """Return the largest size of a number of some values; NaN if one is."""
+    low, high = torch.aminmax(v)  # a tenth of the time of vector_norm over several axes, and no copy is made
+    return torch.maximum(high, -low)
+
+
 def _unread(samples: Sequence[Sample], sources: int) -> Tensor:
     """Return which sources the rows may not read, bool [L, H or 1, R, S]."""
     mask, every = samples[0].mask, [row for sample in samples for row in sample.rows]
-    permitted = torch.from_numpy(mask.permitted(every, range(sources)))  # [H] L*R S
+    permitted = torch.from_numpy(mask.permitted(every, np.arange(sources)))  # [H] L*R S
     return ~permitted.view(-1, len(samples), len(samples[0].rows), sources).transpose(0, 1)
 
 

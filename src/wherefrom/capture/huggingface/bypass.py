@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import local
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from wherefrom.capture.plain_calls import is_handled
 
 SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax})
 CALLS = {
@@ -43,23 +43,6 @@ SOON = 24
 format and of shape lie between."""
 ATTENTION = re.compile("att(n|ention)|mhsa|mha$", re.I)
 OTHERWISE = re.compile("rout|gate|gating|expert|moe|hyper|mix|compress|quantiz|lm_?head|classif", re.I)
-
-
-class _Own(local):
-    inside = False
-
-
-_OWN = _Own()
-
-
-@contextmanager
-def own_attention() -> Iterator[None]:
-    """Mark what this thread runs inside as attention that is seen."""
-    before, _OWN.inside = _OWN.inside, True
-    try:
-        yield
-    finally:
-        _OWN.inside = before
 
 
 class Bypass(TorchFunctionMode):
@@ -80,7 +63,7 @@ class Bypass(TorchFunctionMode):
     ) -> Any:
         """Run a function of torch, and look at it."""
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if func in CALLS and not _OWN.inside:
+        if func in CALLS and not is_handled():
             self._look(CALLS[func], result)
         elif self._waiting:
             self._waiting = [one for one in self._waiting if not self._follow(one, func, args, result)]

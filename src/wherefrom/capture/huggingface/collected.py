@@ -6,8 +6,8 @@ kernel was given. Every text of every execution passes the self-check before it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,13 +16,15 @@ from torch import Tensor
 from wherefrom.capture.fused import Attended
 from wherefrom.capture.huggingface.seen import Given
 from wherefrom.capture.memory import SPARE
+from wherefrom.capture.plain_calls import unseen
 from wherefrom.capture.selfcheck import Sample, check_samples, require_finite
+from wherefrom.errors import RecordingError
 from wherefrom.mask import Mask
 from wherefrom.model.attention_function import Site
 from wherefrom.recording import Array, Check
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Execution:
     """One execution of a module's attention, for every text of the batch.
 
@@ -39,7 +41,7 @@ class Execution:
         scale: of the scores.
         softcap: of the scores, or None.
         kernel: the kernel that computed it.
-        checks: what the self-check found, one a text.
+        checks: what the self-check found, one a text; none before it was done.
     """
 
     name: str
@@ -54,43 +56,64 @@ class Execution:
     scale: float
     softcap: float | None
     kernel: str
-    checks: tuple[Check, ...]
+    checks: tuple[Check, ...] = ()
 
 
-@dataclass
 class Collector:
     """Keeps every execution that it is told of.
 
-    Attributes:
+    Those of one shape lie side by side in memory, and are checked together when a few have come or the pass has ended.
+
+    Args:
         on_call: told the number of executions kept so far.
-        executions: what was kept, in the order of computation.
+
+    Attributes:
+        executions: what was kept, in the order of computation; checked once `finish` was called.
     """
 
-    on_call: Callable[[int], None] | None = None
-    executions: list[Execution] = field(default_factory=list)
-    _biases: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    def __init__(self, on_call: Callable[[int], None] | None = None) -> None:
+        self._on_call = on_call
+        self.executions: list[Execution] = []
+        self._slabs: dict[Hashable, _Slab] = {}  # the one of each shape that has room
+        self._made = 0
+        self._biases: dict[int, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
     def __call__(self, given: Given, attended: Attended) -> None:
-        """Keep what an execution was computed of, if that rebuilds its output.
+        """Keep what an execution was computed of.
+
+        Raises:
+            RecordingError: a self-check failed of executions that had come before, or a query or key is not finite.
+        """
+        with unseen():
+            self.executions.append(self._kept(given, attended))
+        if self._on_call is not None:
+            self._on_call(len(self.executions))
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Check what was not checked yet.
 
         Raises:
             RecordingError: a self-check failed, or a query or key is not finite.
         """
-        self.executions.append(self._kept(given, attended))
-        if self.on_call is not None:
-            self.on_call(len(self.executions))
+        with unseen():
+            for slab in self._slabs.values():
+                slab.check()
 
     def _kept(self, given: Given, attended: Attended) -> Execution:
-        label, batch = f"{given.name} {given.turn}", len(attended.output)
-        q, k, v, lse = (
-            _copied(f"{label} {name}", x.expand(batch, *x.shape[1:]))
-            for name, x in (("q", given.q), ("k", given.k), ("v", given.v), ("lse", attended.lse))
-        )
+        batch = len(attended.output)
+        arrays = {"q": given.q, "k": given.k, "v": given.v, "lse": attended.lse}
+        arrays = {name: x.detach().expand(batch, *x.shape[1:]) for name, x in arrays.items()}
+        kind = tuple((x.shape, x.dtype) for x in arrays.values())
+        slab = self._slabs.get(kind)
+        if slab is None or slab.full:
+            slab = self._slabs[kind] = _Slab(f"slab {self._made}", arrays)
+            self._made += 1
+        q, k, v, lse = slab.put(arrays)
         sinks = None if given.sinks is None else given.sinks.detach().float().cpu()
         bias = self._bias(given.readable.bias, q.shape[2], k.shape[2])
-        checks = checked(given, attended, (q, k, v, lse), bias, sinks)
-        return Execution(
+        execution = Execution(
             name=given.name,
             turn=given.turn,
             q=_frozen(q),
@@ -103,8 +126,9 @@ class Collector:
             scale=given.scale,
             softcap=given.softcap,
             kernel=attended.kernel,
-            checks=checks,
         )
+        slab.wait(execution, samples_of(given, attended, bias, sinks))
+        return execution
 
     def _bias(self, bias: Tensor | None, destinations: int, sources: int) -> Tensor | None:
         """Return a bias in CPU memory, once for all layers that add the same."""
@@ -116,31 +140,89 @@ class Collector:
         return self._biases[id(bias)][1]
 
 
-def checked(
-    given: Given,
-    attended: Attended,
-    arrays: tuple[Tensor, Tensor, Tensor, Tensor],
-    bias: Tensor | None,
-    sinks: Tensor | None,
-) -> tuple[Check, ...]:
-    """Return what the self-check found of each text of an execution.
+class _Slab:
+    """Memory for some executions of one shape, and those of them that are not checked yet.
+
+    Args:
+        label: the name of the memory, by which a later recording takes it again.
+        like: q, k, v and lse by name, of the shapes that are to come.
+    """
+
+    ROOM = 8
+
+    def __init__(self, label: str, like: Mapping[str, Tensor]) -> None:
+        self._arrays = {name: _memory(f"{label} {name}", x) for name, x in like.items()}
+        self._used = 0
+        self._waiting: list[tuple[Execution, list[Sample]]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more can be put."""
+        return self._used == self.ROOM
+
+    def put(self, arrays: Mapping[str, Tensor]) -> list[Tensor]:
+        """Copy q, k, v and lse of one execution, and return the copies."""
+        copies = [self._arrays[name][self._used] for name in arrays]
+        for copy, x in zip(copies, arrays.values(), strict=True):
+            copy.copy_(x)
+        self._used += 1
+        return copies
+
+    def wait(self, execution: Execution, samples: list[Sample]) -> None:
+        """Have the execution that was put last checked, now if there is no more room."""
+        self._waiting.append((execution, samples))
+        if self.full:
+            self.check()
+
+    def check(self) -> None:
+        """Check what waits, what is alike side by side.
+
+        Raises:
+            RecordingError: a self-check failed, or a query or key is not finite.
+        """
+        waiting, self._waiting = self._waiting, []
+        first = self._used - len(waiting)
+        for text in range(self._arrays["q"].shape[1] if waiting else 0):
+            left = [(first + at, samples[text]) for at, (_, samples) in enumerate(waiting)]
+            while left:
+                alike = [one for one in left if one[1].alike(left[0][1])]
+                left = [one for one in left if not one[1].alike(alike[0][1])]
+                for (slot, _), check in zip(alike, self._checked(alike, text), strict=True):
+                    waiting[slot - first][0].checks += (check,)
+
+    def _checked(self, alike: list[tuple[int, Sample]], text: int) -> list[Check]:
+        slots, samples = [slot for slot, _ in alike], [sample for _, sample in alike]
+        adjoining = slots == list(range(slots[0], slots[-1] + 1))
+        chosen = slice(slots[0], slots[-1] + 1) if adjoining else slots
+        q, k, v, lse = (x[chosen, text] for x in self._arrays.values())  # L H T D, ..., L H T
+        rows = torch.tensor([sample.rows for sample in samples])  # L R
+        every = torch.arange(len(samples))[:, None]
+        try:
+            checks = check_samples(
+                samples, q[every, :, rows].transpose(1, 2), k, v, lse[every, :, rows].transpose(1, 2)
+            )
+        except RecordingError as error:  # which a number that is not finite explains better
+            for at, sample in enumerate(samples):
+                if sample.site.name == error.facts["name"]:
+                    require_finite(sample.site, sample.mask, q[at], k[at], lse[at])
+            raise
+        for at, sample in enumerate(samples):
+            require_finite(sample.site, sample.mask, q[at], k[at], lse[at])
+        return checks
+
+
+def samples_of(given: Given, attended: Attended, bias: Tensor | None, sinks: Tensor | None) -> list[Sample]:
+    """Return what is to be checked of each text of an execution.
 
     Args:
         given: what was computed.
         attended: what came of it.
-        arrays: q [B, H, T, D], k [B, K, S, D], v [B, K, S, V] and lse [B, H, T], in CPU memory.
-        bias: [B or 1, H or 1, T, S], likewise.
+        bias: [B or 1, H or 1, T, S], in CPU memory.
         sinks: [H], likewise.
-
-    Raises:
-        RecordingError: a self-check failed, or a query or key is not finite.
     """
-    q, k, v, lse = arrays
     site = Site(_first_number(given.name), given.name)
-    found: list[Check] = []
-    for text, mask in enumerate(given.readable.masks):
-        require_finite(site, mask, q[text], k[text], lse[text])
-        sample = Sample.of(
+    return [
+        Sample.of(
             attended,
             mask=mask,
             scale=given.scale,
@@ -150,18 +232,39 @@ def checked(
             bias=None if bias is None else bias[text if len(bias) > 1 else 0],
             sinks=sinks,
         )
+        for text, mask in enumerate(given.readable.masks)
+    ]
+
+
+def checked(samples: Sequence[Sample], q: Tensor, k: Tensor, v: Tensor, lse: Tensor) -> tuple[Check, ...]:
+    """Return what the self-check found of each text of an execution.
+
+    Args:
+        samples: of `samples_of`, one a text.
+        q: [B, H, T, D], in CPU memory like the others.
+        k: [B, K, S, D].
+        v: [B, K, S, V].
+        lse: [B, H, T].
+
+    Raises:
+        RecordingError: a self-check failed, or a query or key is not finite.
+    """
+    found: list[Check] = []
+    for text, sample in enumerate(samples):
+        require_finite(sample.site, sample.mask, q[text], k[text], lse[text])
         own, rows = slice(text, text + 1), list(sample.rows)
         found += check_samples([sample], q[own, :, rows], k[own], v[own], lse[own, :, rows])
     return tuple(found)
 
 
-def _copied(name: str, x: Tensor) -> Tensor:
-    """Return a copy in memory that recordings use in turn; bfloat16, which numpy lacks, as float32, which holds it."""
+def _memory(name: str, x: Tensor) -> Tensor:
+    """Return memory for `_Slab.ROOM` arrays like one, which recordings use in turn.
+
+    bfloat16, which numpy lacks, is kept as float32, which holds it.
+    """
     kind = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
     numpy_kind = np.dtype(str(kind).removeprefix("torch."))
-    into = torch.from_numpy(SPARE.take(name, tuple(x.shape), numpy_kind))
-    into.copy_(x.detach())
-    return into
+    return torch.from_numpy(SPARE.take(name, (_Slab.ROOM, *x.shape), numpy_kind))
 
 
 def _frozen(x: Tensor) -> Array:

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
-from wherefrom.capture.huggingface.bypass import own_attention
 from wherefrom.capture.huggingface.interface import Watch, watched
 from wherefrom.capture.huggingface.seen import AttentionFunction, Given
 from wherefrom.capture.huggingface.sites import as_written
@@ -55,7 +54,7 @@ def watched_everywhere(model: nn.Module, attention: AttentionFunction) -> Iterat
 
     def through(given: Given) -> Tensor:
         found.seen.add(given.name)
-        with handled(), own_attention():
+        with handled():
             return attention(given)
 
     with ExitStack() as stack:

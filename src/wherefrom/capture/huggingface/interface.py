@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -45,7 +45,7 @@ from wherefrom.capture.huggingface.arguments import (
     require_shapes,
     said,
 )
-from wherefrom.capture.huggingface.bypass import Bypass, own_attention
+from wherefrom.capture.huggingface.bypass import Bypass
 from wherefrom.capture.huggingface.masks import mask_maker, readable
 from wherefrom.capture.huggingface.replaced import (
     MISSING,
@@ -59,6 +59,7 @@ from wherefrom.capture.huggingface.replaced import (
 )
 from wherefrom.capture.huggingface.seen import AttentionFunction, Given
 from wherefrom.capture.huggingface.sites import as_written, numbers_of
+from wherefrom.capture.plain_calls import handled
 from wherefrom.checks import check_kind
 from wherefrom.errors import InputError, ModelError
 from wherefrom.recording import Gap
@@ -108,15 +109,16 @@ class Watch:
     def __init__(self, model: nn.Module, attention: AttentionFunction) -> None:
         check_kind("the model", model, nn.Module, way_out="Load one: AutoModelForCausalLM.from_pretrained(FOLDER).")
         self._model = as_written(model)
-        self._compiled = any(_is_compiled(module) for module in model.modules())
+        modules = list(model.modules())
+        self._compiled = any(_is_compiled(module) for module in modules)
         self._attention = attention
         self.names = {id(module): name for name, module in self._model.named_modules()}
         self.passes = 0
-        configs = _configs(self._model)
+        configs = _configs(modules)
         self._users = _users_implementations()
         self._configs = {id(config): config for config in configs if _stock(config) not in self._users}
         self._kept = {_stock(config) for config in configs} & self._users.keys()
-        self._models = _models(self._model)
+        self._models = _models(self._model, modules)
         able = all(getattr(part, "_supports_sdpa", True) for part in self._models)
         self.implementation = SDPA if able and SDPA not in self._users else OWN
         self._thread = threading.get_ident()
@@ -199,7 +201,7 @@ class Watch:
             named: the other arguments.
         """
         execution = self._given(name, stock, module, *given, **named)
-        with own_attention():
+        with handled():
             output = self._attention(execution)
         return output.transpose(1, 2).contiguous(), None
 
@@ -402,12 +404,12 @@ def _stock(config: Any) -> Any:
     return getattr(config, f"{IMPLEMENTATION}_internal", None)
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _configs(modules: Iterable[nn.Module]) -> list[Any]:
     """Return all configs that a model's modules hold, and those in them, each once."""
     from transformers import PreTrainedConfig
 
     found: dict[int, Any] = {}
-    left = [value for module in model.modules() for value in vars(module).values()]
+    left = [value for module in modules for value in vars(module).values() if isinstance(value, PreTrainedConfig)]
     while left:
         config = left.pop()
         if isinstance(config, PreTrainedConfig) and id(config) not in found:
@@ -416,11 +418,11 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-def _models(model: nn.Module) -> list[nn.Module]:
+def _models(model: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the model and every model of transformers in it: what a user may call."""
     from transformers import PreTrainedModel
 
-    return [module for module in model.modules() if module is model or isinstance(module, PreTrainedModel)]
+    return [module for module in modules if module is model or isinstance(module, PreTrainedModel)]
 
 
 def _owner(config: Any) -> type:

@@ -101,6 +101,7 @@ def run(model: TransformersModel, inputs: Mapping[str, Any], on_call: Callable[[
     done, collector = Pass(model, inputs), Collector(on_call)
     with watching(done, collector, collector.executions):
         done.outputs = model.module(**inputs)
+        collector.finish()
     return done
 
 

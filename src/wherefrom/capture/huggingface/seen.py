@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Attended, Limits, attend, attend_masked
+from wherefrom.capture.plain_calls import unseen
 from wherefrom.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class Given:
         """
         if self.kernel is not None and removed is None and k is None and v is None:
             return self.kernel()
+        with unseen():
+            return self._attend(removed, k, v)
+
+    def _attend(self, removed: Tensor | None, k: Tensor | None, v: Tensor | None) -> Attended:
+        """Compute it by our kernels."""
         k, v = self.k if k is None else k, self.v if v is None else v
         shared = self.readable.shared
         if removed is None and shared is not None and self.readable.bias is None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.capture.fused import Attended
-from wherefrom.capture.huggingface.collected import Execution, checked
+from wherefrom.capture.huggingface.collected import Execution, checked, samples_of
 from wherefrom.capture.huggingface.model import TransformersModel
 from wherefrom.capture.huggingface.recorded import Pass, check_ids, recording_of_steps, watching
 from wherefrom.capture.huggingface.seen import Given
@@ -96,7 +96,7 @@ class Growing:
         bias = given.readable.bias
         bias = None if bias is None else bias.detach().float().cpu().expand(1, -1, q.shape[2], k.shape[2])
         sinks = None if given.sinks is None else given.sinks.detach().float().cpu()
-        grown.checks += checked(given, attended, (q, k, v, lse), bias, sinks)
+        grown.checks += checked(samples_of(given, attended, bias, sinks), q, k, v, lse)
         self._grow(grown, given, q, k, v)
         grown.lse.append(lse.clone())
         grown.biases.append(None if bias is None else bias.clone())
