@@ -59,7 +59,7 @@ destination  token          weight                      largest  layer  head
           1  "b"            0.6667 ████████████          0.6667      0     1
           2  "c"            0.5000 █████████             0.5000      0     1
           3  "a"            0.2500 ████▌                 0.2500      0     1
-Not listed: 0 more destinations with 0.0000 rows in all.
+Nothing is left out.
 {EXACT}"""
 RECEIVED = f"""\
 How much attention does every source receive? mean over 4 heads (2 layers x 2)
@@ -69,7 +69,7 @@ source  token  received             largest  layer  head       readers      last
      1  "b"      1.2500 ██████▋      1.4167      0     1             3         3
      2  "c"      0.4792 ██▌          0.5833      0     0             2         3
      3  "a"      0.3750 ██           0.5000      0     1             1         3
-Not listed: 0 more sources with 0.0000 rows; 4 destinations give 4.0000 in all.
+Nothing is left out; 4 destinations give 4.0000 in all.
 {EXACT}"""
 HEADS = """\
 What does every head read? every head of layer 0

@@ -162,7 +162,7 @@ class Loud:
 def test_a_tokenizer_that_is_not_there(small_folder: Path, encoder: Path, tmp_path: Path) -> None:
     bare = changed(small_folder, tmp_path / "bare")
     (bare / "tokenizer.json").unlink()
-    way_out = "Name another folder that holds it with tokenizer=...; with tokenizer=False, the model is given ids."
+    way_out = "Put the tokenizer's files into the folder (tokenizer.json and tokenizer_config.json, from where the "
     refused(ModelError, f"{bare}: its tokenizer", "none (there is no tokenizer.json", way_out)(bare)
     assert load(bare, tokenizer=False)[1] is None
     assert encode(load(bare, tokenizer=small_folder)[1], "ab").text == "ab"

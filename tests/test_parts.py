@@ -320,7 +320,7 @@ def test_layers_that_share_a_module_are_its_executions() -> None:
     calls = [random_call(Mask(), seed=seed) for seed in (1, 2, 3)]
     shared = recording_of(*(replace(call, repeat=at) for at, call in enumerate(calls)))
     answer = sources(shared, 6, top=7)
-    assert answer.question.endswith("mean over 18 heads (1 layer), over all executions (up to 3 of a layer)")
+    assert answer.question.endswith("mean over 6 heads (1 layer x 6), run 3 times each")
     mean = mean_row(calls, 6)
     assert {row["source"]: row["weight"] for row in answer} == pytest.approx(dict(enumerate(mean)), abs=1e-6)
     for row in answer:
@@ -586,7 +586,7 @@ not recorded attention in model.layers.4.attn, layer 4: softmax, 1 call
 
 def test_info_says_what_is_there_and_what_is_not(ask: Any, tmp_path: Path) -> None:
     said = ask("info", "a.wherefrom").out
-    assert "head size 5, context unknown; fingerprint" in " ".join(said.split())
+    assert "head size 5; fingerprint" in " ".join(said.split())
     start = said.index("kept ")
     assert said[start : said.index("size   ")] == INFO
     facts = finite_json(ask("info", "a.wherefrom", "--json"))

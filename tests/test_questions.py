@@ -239,7 +239,7 @@ def test_top_may_be_more_than_there_is(recording):
     answer = sources(recording, 10, top=1000)
     assert sorted(row["source"] for row in answer) == list(range(11))
     assert answer.remainder == pytest.approx(0, abs=1e-12)
-    assert answer.left_out == "Not listed: 0 more sources with 0.0000 of the weight."
+    assert answer.left_out == "Nothing is left out."
 
 
 def test_only_what_can_be_read_is_counted_as_left_out(recording):

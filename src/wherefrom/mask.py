@@ -152,6 +152,13 @@ class Mask:
         stop = min(S, last + 1)
         return range(min(first, stop), stop)
 
+    def read(self, S: int) -> Bools:
+        """Return which of the S columns of one text any row may read, bool [S], as padding and an explicit mask say."""
+        found = np.ones(S, np.bool_) if self.padding is None else self.padding[:S].copy()
+        if self.explicit is not None:
+            found &= np.any(self.explicit.reshape(-1, self.explicit.shape[-1]), axis=0, keepdims=True)[0, :S]
+        return found
+
     def describe(self) -> str:
         """Return the rule in words, such as "causal, window of 128 keys"."""
         parts = ["causal" if self.causal else "bidirectional"]

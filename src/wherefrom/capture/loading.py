@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wherefrom.capture.huggingface.model import TransformersModel
 
 Library: TypeAlias = Literal["wherefrom", "transformers"]
+INSTALL = 'pip install "wherefrom[hf]"'
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -79,7 +80,10 @@ def load(
     if library is None:
         library = "wherefrom" if _is_own(source, say) else "transformers"
     if library == "wherefrom":
-        return language.load(source, context=context, say=say)
+        try:
+            return language.load(source, context=context, say=say)
+        except ModelError as error:
+            raise _with_the_other(error) from error.__cause__
     if context is not None:
         raise InputError(
             "the context",
@@ -128,6 +132,25 @@ def _is_own(source: Any, say: Callable[[str], None] | None) -> bool:
             say(f"Transformers computes {place.name}: ours does not compute {error.facts['field']}.")
         return not _is_known(kind)
     return True
+
+
+def _with_the_other(error: ModelError) -> ModelError:
+    """Return an error of a model that ours does not compute with the library that does, if that is what it says."""
+    from wherefrom.model.fields import UNCOMPUTED
+
+    uncomputed, kind = error.way_out == UNCOMPUTED, error.facts.get("value")
+    if not uncomputed and error.facts.get("field") != "model_type":
+        return error
+    if find_spec("transformers") is None:
+        others = f"Any other needs the transformers library: {INSTALL}"
+    elif uncomputed or (isinstance(kind, str) and _is_known(kind)):
+        others = 'Transformers computes this one: library="transformers" (--library transformers).'
+    else:
+        from transformers import __version__
+
+        others = f"Of its own types transformers {__version__} knows it neither: pip install --upgrade transformers."
+    said = {"expected": error.expected, "given": error.given, "way_out": f"{error.way_out} {others}"}
+    return ModelError(error.what, **said, **error.facts)
 
 
 def _is_known(kind: str) -> bool:

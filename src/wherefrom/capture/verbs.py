@@ -6,7 +6,6 @@ Nothing of transformers is imported for the first.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -129,8 +128,9 @@ def record_batch(
 
     Args:
         model: of transformers, or another module of torch; see `record`, as for all the others.
-        text: a mapping of inputs, such as a tokenizer returns of several texts with ``padding=True``.
-        tokenizer: gives the labels.
+        text: a list of texts (or of their tokens), which are filled up on the tokenizer's padding side; or a mapping
+            of inputs, such as a tokenizer returns of several texts with ``padding=True``.
+        tokenizer: reads the texts, and gives the labels.
         predictions: as in `record`, for each text.
         layers: keep only these.
         heads: keep only these.
@@ -146,11 +146,17 @@ def record_batch(
         require_model(model)
         way_out = "Record its texts one by one: wherefrom.record(model, text)."
         raise InputError("the model", expected="one of transformers", given=f"{model!r}", way_out=way_out)
+    from wherefrom.capture.huggingface.model import as_transformers_model
     from wherefrom.capture.huggingface.recorded import Wanted, record_pass
 
-    asked, known = inputs_of(model, tokenizer, text, None, inputs)
-    wanted = Wanted(predictions, layers, heads, positions)
-    return record_pass(asked, known.inputs, wanted, text=known.text, on_call=counter(asked, progress))
+    asked = as_transformers_model(model, tokenizer)
+    _refuse_of_one(asked, inputs)
+    wanted, on_call = Wanted(predictions, layers, heads, positions), counter(asked, progress)
+    if _is_batch(text):
+        read, texts = _batch(asked, text, inputs)
+        return record_pass(asked, read, wanted, text=texts, on_call=on_call)
+    known = _named(asked, text, dict(inputs))
+    return record_pass(asked, known.inputs, wanted, text=known.text, on_call=on_call)
 
 
 def record_generation(
@@ -218,6 +224,20 @@ def record_generation(
     return _in_file(made, to, store=store, output=output, overwrite=overwrite)
 
 
+IN_FILES = "Save each recording of the batch: wherefrom.save_recording(recording, path)."
+OF_ONE = {
+    **dict.fromkeys(("to", "store", "output", "overwrite"), IN_FILES),
+    "written": "Of a text that is written, wherefrom.record alone makes a recording; or give decoder_input_ids.",
+}
+"""What `record` takes and `record_batch` does not, and what there is instead."""
+
+
+def _refuse_of_one(model: TransformersModel, inputs: Mapping[str, Any]) -> None:
+    for name in inputs:
+        if name in OF_ONE and not model.accepts(name):
+            raise InputError(name, expected="none for a batch", given="one", way_out=OF_ONE[name])
+
+
 class Known:
     """The inputs of a model of transformers, and the text that its ids are the tokens of, where that is known."""
 
@@ -238,48 +258,96 @@ def inputs_of(
     return asked, known
 
 
-def _named(model: TransformersModel, text: Any, inputs: dict[str, Any]) -> Known:
-    from wherefrom.capture.huggingface.texts import chat, encode
+def _is_batch(text: Any) -> bool:
+    """Whether something is a list of texts, and no list of chat messages."""
+    return isinstance(text, (list, tuple)) and not any(isinstance(one, Mapping) for one in text)
 
+
+def _batch(
+    model: TransformersModel, given: Sequence[Any], inputs: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what a model is called with to read several texts, filled up to the length of the longest, and them."""
+    from wherefrom.capture.huggingface.texts import encode, together
+
+    if not given:
+        way_out = "Give at least one text."
+        raise InputError("what to record", expected="a text or inputs", given="an empty list", way_out=way_out)
+    if not all(isinstance(one, Tokens) for one in given):
+        _require_tokenizer(model)
+    _require_reader(model)
+    _refuse_ids_beside(inputs)
+    tokens: list[Tokens] = []
+    for number, one in enumerate(given):
+        if not isinstance(one, Tokens):
+            require_text(one, f"text {number}")
+        tokens.append(one if isinstance(one, Tokens) else encode(model.tokenizer, one))
+    ids, mask = (torch.tensor(rows, device=model.device) for rows in together(model.tokenizer, tokens))
+    own: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    if model.learnt_positions and model.accepts("position_ids") and not bool(mask[:, 0].all()):
+        own["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)  # as without what fills them up before their beginning
+    return {**own, **inputs}, [one.text for one in tokens]
+
+
+def _named(model: TransformersModel, text: Any, inputs: dict[str, Any]) -> Known:
     if text is None:
         if not inputs:
             way_out = "Give a text with its tokenizer, or what the model is called with: input_ids=..."
             raise InputError("what to record", expected="a text or inputs", given="neither", way_out=way_out)
         return Known(inputs)
     if isinstance(text, Tensor):
-        first = next(iter(inspect.signature(model.module.forward).parameters), "input_ids")
-        return Known({first: text, **inputs})
+        return Known({next(iter(model.accepted), "input_ids"): text, **inputs})
     if isinstance(text, Mapping) and "role" in text:
         way_out = "Put the message into a list: [message]."
         raise InputError("the chat messages", expected="a list of messages", given="a single one", way_out=way_out)
     if isinstance(text, Mapping) or (hasattr(text, "data") and isinstance(getattr(text, "data", None), Mapping)):
         return Known({**dict(text), **inputs})
-    if model.tokenizer is None and not isinstance(text, Tokens):
+    if _is_batch(text) and text and all(isinstance(one, str | Tokens) for one in text):
+        way_out = "Use wherefrom.record_batch(model, texts, tokenizer=tokenizer): it returns a recording for each text."
+        raise InputError("the text", expected="one text", given=f"a list of {len(text)}", way_out=way_out)
+    if not isinstance(text, Tokens):
+        _require_tokenizer(model)
+    _require_reader(model)
+    _refuse_ids_beside(inputs)
+    tokens = _tokens(model, text)
+    ids = torch.tensor([tokens.ids], device=model.device)
+    own = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    for name in model.unknown(own):  # some models know no padding
+        own.pop(name)
+    return Known({**own, **inputs}, tokens.text)
+
+
+def _tokens(model: TransformersModel, text: Any) -> Tokens:
+    """Return the tokens of a text or of chat messages."""
+    from wherefrom.capture.huggingface.texts import chat, encode
+
+    if isinstance(text, Tokens):
+        return text
+    if not isinstance(text, str):
+        return chat(model.tokenizer, text)
+    require_text(text)
+    return encode(model.tokenizer, text)
+
+
+def _require_tokenizer(model: TransformersModel) -> None:
+    if model.tokenizer is None:
         raise InputError(
             "the tokenizer",
             expected="that of the model, to read a text",
             given="none",
             way_out="Give it: wherefrom.record(model, text, tokenizer=tokenizer); or give input_ids.",
         )
-    _require_reader(model)
+
+
+def _refuse_ids_beside(inputs: Mapping[str, Any]) -> None:
     if "input_ids" in inputs:
         way_out = "Leave the text out, or the ids."
         raise InputError("what to record", expected="a text or input_ids", given="both", way_out=way_out)
-    if isinstance(text, Tokens):
-        tokens = text
-    elif isinstance(text, str):
-        require_text(text)
-        tokens = encode(model.tokenizer, text)
-    else:
-        tokens = chat(model.tokenizer, text)
-    ids = torch.tensor([tokens.ids], device=model.device)
-    return Known({"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}, tokens.text)
 
 
 def _require_reader(model: TransformersModel) -> None:
     """Refuse a text for a model that reads none."""
     main = getattr(model.module, "main_input_name", "input_ids")
-    if main != "input_ids" and "input_ids" not in inspect.signature(model.module.forward).parameters:
+    if main != "input_ids" and not model.accepts("input_ids"):
         raise InputError(
             "what to record",
             expected=f"what {type(model.module).__name__} reads, {main}",

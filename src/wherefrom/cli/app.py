@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 import wherefrom
-from wherefrom.errors import WherefromError
+from wherefrom.errors import ModelError, WherefromError
+from wherefrom.model.fields import UNCOMPUTED
 from wherefrom.readable import printable
 from wherefrom.views.streams import output, prepare_streams, say
+
+if TYPE_CHECKING:  # nothing heavy before the options are understood
+    from wherefrom.model.language import LanguageModel
 
 _UsageError: Any = typer.BadParameter.__base__  # click's, which typer imports or carries inside, by its version
 
@@ -90,6 +94,30 @@ Library = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+
+
+def own_model(name: str, command: str) -> LanguageModel:
+    """Return a model of the project's own transformer, for a command that takes no others.
+
+    Args:
+        name: as it was typed.
+        command: which one.
+
+    Raises:
+        ModelError: it cannot be loaded; of a model that is computed by transformers it says which commands take it.
+    """
+    try:
+        return wherefrom.load(name, library="wherefrom", say=say)
+    except ModelError as error:
+        foreign = error.facts.get("field") == "model_type" or error.way_out.startswith(UNCOMPUTED)
+        if not foreign:
+            raise
+        way_out = (
+            f"wherefrom {command} computes models of our own transformer only; of models that the transformers library "
+            "computes, wherefrom trace and wherefrom record take any."
+        )
+        said = {"expected": error.expected, "given": error.given, "way_out": way_out}
+        raise ModelError(error.what, **said, **error.facts) from error
 
 
 def main() -> NoReturn:

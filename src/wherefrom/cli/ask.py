@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 import wherefrom
-from wherefrom.cli.app import Command, Json, Library, Model, app
+from wherefrom.cli.app import Command, Json, Library, Model, app, own_model
 from wherefrom.cli.printing import print_json, print_text, progress_bar
-from wherefrom.cli.prompt import File, Text, one_of, read_text
+from wherefrom.cli.prompt import File, Text, one_of, read_text, say_of_other
 from wherefrom.views.streams import output, say
 
 
@@ -74,6 +74,7 @@ def trace(
     prompt = read_text(text, file)
     wanted, other = one_of("target", target, target_id), one_of("against", against, against_id)
     loaded = wherefrom.load(model, context=context, library=library, say=say)
+    say_of_other(loaded, prompt)
     with progress_bar(quiet=as_json) as progress:
         result = wherefrom.trace(
             loaded,
@@ -135,7 +136,7 @@ def generate(
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     stops = stop_strings(stop or ())
-    loaded = wherefrom.load(model, library="wherefrom", say=say)
+    loaded = own_model(model, "generate")
     if as_json:
         result = wherefrom.generate(loaded, prompt, max_tokens=max_tokens, sampling=sampling, stop=stops)
         print_json({**vars(result), "model": loaded.name})

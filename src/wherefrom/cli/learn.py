@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 import wherefrom
-from wherefrom.cli.app import Command, Json, Model, app
+from wherefrom.cli.app import Command, Json, Model, app, own_model
 from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.errors import InputError
-from wherefrom.views.streams import say
 
 
 @app.command(cls=Command)
@@ -103,7 +102,7 @@ def cost(
       wherefrom cost --model path/to/checkpoint --json
     """
     asked = None if lengths is None else whole_numbers("--lengths", lengths)
-    loaded = wherefrom.load(model, library="wherefrom", say=say)
+    loaded = own_model(model, "cost")
     most = loaded.config.context
     chosen = tuple(sorted({max(1, most // 16), max(1, most // 4), most})) if asked is None else asked
     with progress_bar(quiet=as_json or not measure) as bar:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wherefrom.errors import InputError
-from wherefrom.model.language import require_text
+from wherefrom.model.language import LanguageModel, require_text
+from wherefrom.views.streams import say
+
+if TYPE_CHECKING:  # nothing heavy before the options are understood
+    from wherefrom.capture.huggingface.model import TransformersModel
 
 Text = Annotated[
     str | None,
@@ -83,6 +87,34 @@ def _decoded(data: bytes, where: str) -> str:
             offset=error.start,
         ) from error
     return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+
+
+def say_of_other(model: LanguageModel | TransformersModel, prompt: str, *, room: int = 0) -> None:
+    """Say that a text is longer than those a model of transformers was trained on, which it reads all the same.
+
+    Args:
+        model: that was loaded; of the project's own nothing is said: they refuse such a text, or were told to read it.
+        prompt: the text.
+        room: how many tokens are written behind it at most.
+
+    Raises:
+        InputError: a model that reads no text.
+    """
+    if isinstance(model, LanguageModel):
+        return
+    if model.tokenizer is None:
+        main = getattr(model.module, "main_input_name", "its inputs")
+        raise InputError(
+            "the model",
+            expected="one that reads text",
+            given=f"{model.name}, which has no tokenizer and reads {main}",
+            way_out=f"In Python any input can be recorded: wherefrom.record(model, {main}=...).",
+        )
+    from wherefrom.capture.huggingface.texts import encode
+
+    beyond = model.beyond_training(len(encode(model.tokenizer, prompt)), room)
+    if beyond:
+        say(beyond)
 
 
 def one_of(name: str, text: str | None, number: int | None) -> str | int | None:

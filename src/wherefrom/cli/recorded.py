@@ -14,7 +14,7 @@ import typer
 import wherefrom
 from wherefrom.cli.app import Command, Json, Library, Model, app
 from wherefrom.cli.printing import print_json, progress_bar
-from wherefrom.cli.prompt import File, Text, read_text
+from wherefrom.cli.prompt import File, Text, read_text, say_of_other
 from wherefrom.cli.ranges import METAVAR, Numbers
 from wherefrom.errors import InputError, WherefromError
 from wherefrom.views.streams import output, say
@@ -101,6 +101,7 @@ def record(
     with _in_options():
         _check_place(out, overwrite=overwrite)
     loaded = wherefrom.load(model, context=context, library=library, say=say)
+    say_of_other(loaded, prompt, room=generate or 0)
     asked: _Asked | _AskedOther
     if isinstance(loaded, wherefrom.LanguageModel):
         asked = _Asked.of(loaded, prompt, written, generate, chosen)

@@ -17,7 +17,6 @@ of the removed scores; a removed edge then has weight 0, and every other one gre
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,11 +30,12 @@ from wherefrom.capture.huggingface.everywhere import watched_everywhere
 from wherefrom.capture.huggingface.model import TransformersModel, as_transformers_model
 from wherefrom.capture.huggingface.recorded import Wanted, alone, record_pass
 from wherefrom.capture.huggingface.seen import Given
+from wherefrom.capture.huggingface.sites import as_written
 from wherefrom.capture.huggingface.texts import label_of
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
-from wherefrom.evidence.versions import ALONE, Plan, Position, Uncut, require_whole, row_of, tensor
+from wherefrom.evidence.versions import ALONE, Plan, Position, Uncut, another_model, require_whole, row_of, tensor
 from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, check_recording
 
@@ -55,7 +55,7 @@ class TransformersDestination(Position):
     Args:
         model: that made the recording.
         recording: of one text, with every layer and head.
-        position: the one that reads; the last unless given.
+        position: the one that reads; the last of the text unless given.
         inputs: what the model was called with, where that was more than the tokens (an image, a mask).
 
     Attributes:
@@ -65,6 +65,8 @@ class TransformersDestination(Position):
         InputError: another model made the recording, it does not hold every layer and head, or the position is out of
             range; attention that is not recorded where all of it matters.
     """
+
+    chosen = True
 
     def __init__(
         self,
@@ -76,16 +78,13 @@ class TransformersDestination(Position):
     ) -> None:
         recording, model = check_recording(recording), as_transformers_model(model)
         if model.fingerprint != recording.model.fingerprint:
-            raise InputError(
-                "the model of a knock-out",
-                expected=f"the recorded one, {recording.model.name} ({recording.model.fingerprint[:12]})",
-                given=f"{model.name} ({model.fingerprint[:12]})",
-                way_out="Load the model that the recording names.",
-            )
+            known = {name for name, _ in as_written(model.module).named_modules()}
+            raise another_model(recording, model.name, model.fingerprint, known, "wherefrom")
         require_whole(recording)
         _require_seen(recording)
         self.model, self.recording = model, recording
-        self.position = len(recording) - 1 if position is None else check_index("position", position, len(recording))
+        last = recording.last_position() if position is None else position
+        self.position = check_index("position", last, len(recording))
         self._calls = {(call.name, call.repeat): call for call in recording.calls}
         self._inputs = _inputs(model, recording, inputs)
         self._logits: Tensor | None = None
@@ -126,7 +125,8 @@ class TransformersDestination(Position):
     def logits(self) -> Tensor:
         """Return the logits [N] of the position, nothing cut, by one run of the whole input."""
         if self._logits is None:
-            with torch.no_grad():
+            # watched like the recorded pass and every cut: another attention implementation rounds otherwise
+            with torch.no_grad(), watched_everywhere(self.model.module, lambda one: one.attend().output):
                 outputs = self.model.module(**self._inputs)
             self._logits = self._at(outputs)[0]
         return self._logits
@@ -385,17 +385,22 @@ def _scores(one: Given, products: Tensor, bias: Tensor | None) -> Tensor:
 
 def _inputs(model: TransformersModel, recording: Recording, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what the model is called with: what it was recorded with, or the recording's own tokens."""
-    accepted = inspect.signature(model.module.forward).parameters
-    more = {"use_cache": False} if "use_cache" in accepted else {}
+    more = {"use_cache": False} if model.accepts("use_cache") else {}
     if given is not None:
         left_out = ("use_cache", "logits_to_keep", "labels")
         return {name: value for name, value in given.items() if name not in left_out} | more
     ids = torch.tensor([recording.tokens.ids], device=model.device)
     if recording.source is None:
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+        return {"input_ids": ids, "attention_mask": _padding(recording, ids), **more}
     source = torch.tensor([recording.source.ids], device=model.device)
-    mask = torch.ones_like(source)
+    mask = _padding(recording, source, "encoder")
     return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": ids, **more}
+
+
+def _padding(recording: Recording, ids: Tensor, part: str | None = None) -> Tensor:
+    """Return which of a part's tokens [1, T] are of its text: 1, else 0."""
+    own = torch.from_numpy(recording.own_positions(part))
+    return own.to(ids)[None] if own.numel() == ids.shape[1] else torch.ones_like(ids)
 
 
 def _require_seen(recording: Recording) -> None:
@@ -469,6 +474,8 @@ def read(
             several, and no position.
         RecordingError: a self-check failed.
     """
+    if model.headless:
+        raise _headless(model)
     inputs = dict(inputs)
     name = "decoder_input_ids" if model.in_pairs else "input_ids"
     ids = inputs.get(name)
@@ -476,7 +483,8 @@ def read(
     writes = can is not None and bool(can())
     came: int | None = None
     if isinstance(ids, Tensor) and writes:
-        at = ids.shape[1] - 1 if position is None else check_index("position", position, ids.shape[1])
+        real = _real(ids, inputs.get("decoder_attention_mask" if model.in_pairs else "attention_mask"))
+        at = int(real.nonzero()[-1]) if position is None else check_index("position", position, ids.shape[1])
         if at == 0 and not model.in_pairs:
             raise InputError(
                 "the prompt" if ids.shape[1] == 1 else "the position",
@@ -485,7 +493,8 @@ def read(
                 way_out="The first position reads only itself, so there is nothing to cut: give a longer prompt.",
             )
         if at < ids.shape[1] - 1:
-            came, text = int(ids[0, at + 1]), None  # of the text before the position its tokens tell
+            came = int(ids[0, at + 1]) if bool(real[at + 1]) else None
+            text = None  # of the text before the position its tokens tell
             inputs = {key: _up_to(value, ids.shape, at) for key, value in inputs.items()}
     elif isinstance(ids, Tensor):
         at = _masked(model, ids[0].tolist()) if position is None else check_index("position", position, ids.shape[1])
@@ -494,15 +503,41 @@ def read(
     wanted = Wanted(predictions="last" if writes else (at,))
     recording = alone(record_pass(model, inputs, wanted, text=text, on_call=on_call))
     if not recording.predictions:
-        raise InputError(
-            "the model",
-            expected="one that predicts tokens",
-            given=f"{type(model.module).__name__}, which predicts none",
-            way_out="Load it with its language-model head, such as AutoModelForCausalLM or AutoModelForMaskedLM.",
-        )
+        raise _headless(model)
     if "decoder_input_ids" not in inputs and model.in_pairs:
         inputs["decoder_input_ids"] = torch.tensor([recording.tokens.ids], device=model.device)
     return recording, inputs, came, recording.predictions[-1].position
+
+
+def _real(ids: Tensor, mask: Any) -> Tensor:
+    """Return which tokens of one text [1, T] are its own, bool [T]; those that only fill up a batch are not."""
+    if not isinstance(mask, Tensor) or mask.shape != ids.shape or not bool(mask.any()):
+        return torch.ones(ids.shape[1], dtype=torch.bool)
+    return mask[0].bool()
+
+
+def _headless(model: TransformersModel) -> InputError:
+    """Return how a model that predicts no tokens is refused."""
+    why = "has no language-model head" if model.headless else "predicts none"
+    kind = _with_head(model)
+    return InputError(
+        "the model",
+        expected="one that predicts tokens",
+        given=f"{type(model.module).__name__}, which {why}",
+        way_out="Give a model with a language-model head, such as AutoModelForCausalLM loads."
+        if kind is None
+        else f"Load it with its language-model head: transformers.{kind}.from_pretrained(...).",
+    )
+
+
+def _with_head(model: TransformersModel) -> str | None:
+    """Return the class of transformers that loads a model with its head, None where there is none."""
+    import transformers
+
+    pair, causal, masked = "AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModelForMaskedLM"
+    reads_on = any(getattr(module, "is_causal", False) is True for module in model.module.modules())
+    order = (pair,) if model.in_pairs else (causal, masked) if reads_on else (masked, causal)
+    return next((kind for kind in order if type(model.config) in getattr(transformers, kind)._model_mapping), None)
 
 
 def _up_to(value: Any, shape: Sequence[int], at: int) -> Any:

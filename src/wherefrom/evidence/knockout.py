@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
-from wherefrom.evidence.versions import ALONE, Destination, EachCut, EachHead, Position
+from wherefrom.evidence.versions import ALONE, Destination, EachCut, EachHead, Position, Way
 from wherefrom.questions.scope import Scope
 from wherefrom.recording.call import counted
 
@@ -46,6 +46,7 @@ class Knockouts:
         rows: how many versions of the position were run.
         seconds: wall clock.
         exactness: how exact the numbers are.
+        way: "recorded keys" or "full reruns", which way the model permitted; None where there is one way only.
     """
 
     destination: int
@@ -57,6 +58,7 @@ class Knockouts:
     rows: int
     seconds: float
     exactness: str = EXACTNESS
+    way: Way | None = None
 
     def __repr__(self) -> str:
         largest = self.nats[np.abs(self.nats).argmax()]
@@ -136,6 +138,7 @@ def knock_out(
         rows,
         time.perf_counter() - start,
         exactness_of(at),
+        at.way if at.chosen else None,
     )
 
 
@@ -162,7 +165,7 @@ def knock_out_heads(
     start = time.perf_counter()
     scope = _checked(at, target, scope)
     model = at.recording.model
-    held = tuple(call.layer for call in at.recording.calls_of(scope.kind))
+    held = tuple(dict.fromkeys(call.layer for call in at.recording.calls_of(scope.kind)))
     layers = scope.layers if scope.layers is not None else held
     heads = scope.heads if scope.heads is not None else tuple(range(model.heads))
     given = check_items("the sources", sources, expected="positions, such as (0, 1)", way_out="A single one is (3,).")

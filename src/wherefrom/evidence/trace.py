@@ -88,7 +88,6 @@ def trace(
     carried_sources = whole("carried_sources", carried_sources, least=0, way_out="0 leaves them out.")
     carriers = whole("carriers", carriers, least=0, way_out="0 leaves them out.")
     tell = progress or (lambda what, done, total: None)
-    tell = progress or (lambda what, done, total: None)
     read = _read_own if isinstance(model, LanguageModel) or not is_module(model) else _read_other
     reading = read(model, text, tokenizer, written, position, tell)
     recording, at, vocabulary = reading.recording, reading.at, reading.vocabulary
@@ -260,13 +259,19 @@ def _carried(recording: Recording, measured: Knockouts, heads: HeadKnockouts, in
     def carrier(place: int) -> Carrier:
         layer_index, head_index = np.unravel_index(place, nats.shape)
         layer, head = heads.layers[layer_index], heads.heads[head_index]
-        weight = row_of_weights(recording.call(layer, measured.scope.kind), measured.destination)[head, source]
-        return Carrier(layer, head, float(nats[layer_index, head_index]), float(weight))
+        weight = _weight(recording, measured, layer, head, source)
+        return Carrier(layer, head, float(nats[layer_index, head_index]), weight)
 
     listed = tuple(carrier(int(place)) for place in order[:most])
     against = carrier(int(order[-1])) if nats.size > most and way * nats.flat[order[-1]] < 0 else None
     rest = float(nats.sum()) - sum(one.nats for one in listed)
     return CarriedSource(source, listed, against, nats.size - len(listed), rest)
+
+
+def _weight(recording: Recording, measured: Knockouts, layer: int, head: int, source: int) -> float:
+    """Return a head's weight, the mean over the times that it ran: its cut is made in all of them."""
+    calls = [call for call in recording.calls_of(measured.scope.kind) if call.layer == layer]
+    return float(np.mean([row_of_weights(call, measured.destination)[head, source] for call in calls]))
 
 
 def _cost(recording: Recording, measured: Knockouts, heads: HeadKnockouts) -> Cost:

@@ -12,7 +12,7 @@ from wherefrom.checks import whole
 from wherefrom.evidence.knockout import Knockouts
 from wherefrom.evidence.target import Target
 from wherefrom.questions import Answer, Column, Scope
-from wherefrom.questions.asked import EXACTNESS
+from wherefrom.questions.asked import EXACTNESS, NOTHING_LEFT
 from wherefrom.recording import Recording, gaps_as_json
 from wherefrom.tokens import Tokens, readable
 
@@ -177,7 +177,9 @@ class Trace:
             ),
             rows=tuple((s, self.source_tokens[s].label, float(self.weights[s]), float(self.nats[s])) for s in listed),
             exactness=f"weight {EXACTNESS}\nknock_out {self.knockouts.exactness}",
-            left_out=f"Not listed: {count} with {share:.4f} of the weight, knock-outs within ±{largest:.4f} nats.",
+            left_out=f"Not listed: {count} with {share:.4f} of the weight, knock-outs within ±{largest:.4f} nats."
+            if rest.size
+            else NOTHING_LEFT,
             remainder=share,
             gaps=self.recording.gaps,
         )

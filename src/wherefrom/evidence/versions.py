@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -81,11 +81,13 @@ class Position(ABC):
         position: the one that reads.
         way: "recorded keys" where the position alone is run, over the recorded keys of the others; "full reruns" where
             the whole input is run again for each version.
+        chosen: whether the way was chosen by what the model permits; else there is one.
     """
 
     recording: Recording
     position: int
     way: Way = ALONE
+    chosen: bool = False
 
     @abstractmethod
     def values(self, target: Target, plan: Any) -> NDArray[np.float64]:
@@ -150,12 +152,8 @@ class Destination(Position):
         require_model(model)
         recording = check_recording(recording)
         if replace(facts_of(model), context=recording.model.context) != recording.model:
-            raise InputError(
-                "the model of a knock-out",
-                expected=f"the recorded one, {recording.model.name} ({recording.model.fingerprint[:12]})",
-                given=f"{model.name} ({model.fingerprint[:12]})",
-                way_out="Load the model that the recording names.",
-            )
+            known = {name for name, _ in model.transformer.named_modules()}
+            raise another_model(recording, model.name, model.fingerprint, known, "transformers")
         require_whole(recording)
         self.model, self.recording = model, recording
         self.position = len(recording) - 1 if position is None else check_index("position", position, len(recording))
@@ -247,6 +245,34 @@ class Destination(Position):
             way_out="The first position reads only itself, so there is nothing to cut: "
             + ("give a longer prompt." if alone else "ask about a later position."),
         )
+
+
+def another_model(recording: Recording, name: str, fingerprint: str, modules: Container[str], other: str) -> InputError:
+    """Return how a model is refused that did not make a recording.
+
+    Args:
+        recording: of another model.
+        name: of the one given.
+        fingerprint: likewise.
+        modules: what its attention is called where it is recorded.
+        other: the library that it is not of: one model has two fingerprints, and its modules two names.
+    """
+    recorded = recording.model
+    alike = name == recorded.name
+    of_other = alike and not any(call.name in modules for call in recording.calls)
+    given = f"{name} ({fingerprint[:12]})"
+    way_out = "Load the model that the recording names."
+    if of_other:
+        given += ", as the other library computes it"
+        way_out = f'It was recorded with the other library: wherefrom.load(..., library="{other}").'
+    elif alike:
+        way_out = "It has other weights or settings than when it was recorded: record the text again."
+    return InputError(
+        "the model of a knock-out",
+        expected=f"the recorded one, {recorded.name} ({recorded.fingerprint[:12]})",
+        given=given,
+        way_out=way_out,
+    )
 
 
 def require_whole(recording: Recording) -> None:

@@ -25,6 +25,7 @@ from wherefrom.recording import listed as held_in_words
 from wherefrom.tokens import Tokens
 
 EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
+NOTHING_LEFT = "Nothing is left out."
 MOST_CELLS = 2**24
 """A window of more cells (16.8 million, 134 MB) is refused: nobody reads it."""
 
@@ -44,7 +45,7 @@ def sources(
 
     Args:
         recording: of any model.
-        destination: the position that reads; the last unless given.
+        destination: the position that reads; the last of the text unless given.
         layer: one layer only; all unless given.
         head: one head of each layer only; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
@@ -59,7 +60,7 @@ def sources(
     scope = checked_scope(recording, layer, head, kind, part, repeat)
     pairs = calls_over_the_same(recording, scope)
     readers, read = recording.texts_of(pairs[0][0])
-    i = len(readers) - 1 if destination is None else check_index("position", destination, len(readers))
+    i = _last(recording, pairs[0][0]) if destination is None else check_index("position", destination, len(readers))
     token = readers[i].label
     return _answer(
         read,
@@ -143,7 +144,7 @@ def weights(
         sources: the columns, a range of step 1; all unless given.
         kind: "self", or "cross" for what the decoder reads of the encoder's text.
         part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
-        repeat: which execution of each layer's module; all unless given.
+        repeat: which execution of the layer's module; the first, 0, unless given.
 
     Raises:
         InputError: anything out of range, no range or an empty one, or more than 16.8 million cells.
@@ -181,6 +182,12 @@ def weights(
         sinks=_sinks(call, head, rows),
         gaps=recording.gaps,
     )
+
+
+def _last(recording: Recording, call: Call) -> int:
+    """Return the last destination of a call that is of its text, and does not only fill up a batch."""
+    last = recording.last_position(call.part)
+    return last if last < call.destinations else call.destinations - 1
 
 
 def _execution(recording: Recording, call: Call) -> str:
@@ -363,7 +370,7 @@ def _answer(
 ) -> Answer:
     mean, order = tally.mean, _strongest(tally.mean, top)
     remainder = max(0.0, float(mean.sum() - mean[order].sum()))
-    left_out = f"Not listed: {_counted(mean, order, listed)} with {remainder:.4f} {rest}."
+    left_out = _not_listed(mean, order, listed, f"with {remainder:.4f} {rest}")
     if tally.rowless.any():
         left_out += (
             f" Where a destination may read nothing it has no row: so in up to {tally.rowless.max()} of "
@@ -419,10 +426,10 @@ def _strongest(mean: NDArray[np.float64], top: int) -> NDArray[np.int64]:
     return order[mean[order] > 0]
 
 
-def _counted(mean: NDArray[np.float64], order: NDArray[np.int64], what: str) -> str:
-    """Return how many more have a weight, in words; those that the mask keeps out have none and are not counted."""
+def _not_listed(mean: NDArray[np.float64], order: NDArray[np.int64], what: str, rest: str) -> str:
+    """Return how many more have a weight, in a sentence; those that the mask keeps out have none and do not count."""
     count = int((mean > 0).sum()) - order.size
-    return f"{count} more {what}{'' if count == 1 else 's'}"
+    return f"Not listed: {count} more {what}{'' if count == 1 else 's'} {rest}." if count else NOTHING_LEFT
 
 
 def _columns(who: str, meaning: str) -> tuple[Column, ...]:

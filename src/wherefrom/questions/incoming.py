@@ -72,16 +72,22 @@ def received(
     if any(call.repeat for call, _ in calls):
         columns = (*columns, REPEAT)
         rows = [(*row, int(where[j, 2])) for j, row in zip(order.tolist(), rows, strict=True)]
+    given = f"{len(readers):,} destinations give {float(mean.sum()):.4f} in all"
     return Answer(
         question=f"How much attention does every source receive? {scope.describe(recording)}",
         columns=columns,
         rows=tuple(rows),
         exactness=exactness_of([call for call, _ in calls]),
-        left_out=f"Not listed: {others:,} more source{'s' * (others != 1)} with {remainder:.4f} rows; "
-        f"{len(readers):,} destinations give {float(mean.sum()):.4f} in all.",
+        left_out=f"{_not_listed(others, remainder)}; {given}.",
         remainder=remainder,
         gaps=recording.gaps,
     )
+
+
+def _not_listed(others: int, remainder: float) -> str:
+    if not others:
+        return "Nothing is left out"
+    return f"Not listed: {others:,} more source{'s' * (others != 1)} with {remainder:.4f} rows"
 
 
 def _last(position: np.int64) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,13 +122,15 @@ class Scope:
         held = sorted({call.layer for call in calls})
         if self._missing(recording, calls):
             return f"mean over the {_counted(total, 'head')}{of} that the recording keeps of those asked for"
-        executions = self._executions(recording, calls)
+        executions, times = self._executions(recording, calls), _times(calls)
+        if times > 1:
+            total, executions = total // times, f", run {times} times{' each' * (total > times)}"
         if total == 1:
             return f"layer {held[0]}, head {pairs[0][1][0]}{of}{executions}"
         sizes = {call.all_heads for call in calls}
         if self.layers is None and self.heads is None:
             layers = _counted(len(held), "layer")
-            each = f" x {sizes.pop()}" if len(sizes) == 1 and len(calls) == len(held) else ""
+            each = f" x {sizes.pop()}" if len(sizes) == 1 and len(held) * times == len(calls) else ""
             return f"mean over {total} heads{of} ({layers}{each}){executions}"
         in_heads = f"the {total} heads" if self.heads is None else _listed("head", self.heads)
         if self.layers is not None:
@@ -191,6 +194,12 @@ class Scope:
             return f", execution {self.repeat}" if ran else ""
         most = max(call.repeat for call in calls)
         return f", over all executions (up to {most + 1} of a layer)" if most else ""
+
+
+def _times(calls: Sequence[Call]) -> int:
+    """Return how often the module of each layer ran, by some calls; 1 where layers differ in it."""
+    ran = Counter(call.layer for call in calls)
+    return max(ran.values()) if len(set(ran.values())) == 1 else 1
 
 
 def _refuse_name(what: str, expected: str, value: Any) -> None:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wherefrom.checks import as_index, check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.recording.call import STAGES, Call, counted, listed, part_named, sized
@@ -210,6 +213,24 @@ class Recording:
             for text, size in zip(known, sizes, strict=True)
         )
         return destinations, sources
+
+    def own_positions(self, part: str | None = None) -> NDArray[np.bool_]:
+        """Return which positions of a part are of its text, bool [T]: those that only fill up a batch are read by none.
+
+        Args:
+            part: "decoder", "encoder", or another tower's name; the part that predicts unless given.
+        """
+        calls = [call for call in self.calls_of("self", part) if call.destinations == call.sources]
+        own = np.zeros(calls[0].sources if calls else len(self), np.bool_)
+        for mask in (call.mask for call in calls if call.sources == own.size):
+            own |= mask.read(own.size)
+            if own.all():
+                break
+        return own if own.any() else ~own  # where nobody reads anything it tells nothing
+
+    def last_position(self, part: str | None = None) -> int:
+        """Return the last position of a part's text, before what only fills up a batch; see `own_positions`."""
+        return int(np.flatnonzero(self.own_positions(part))[-1])
 
     def known_texts(self, call: Call) -> tuple[Tokens | None, Tokens | None]:
         """Return the texts that a call's destinations and sources are of; None for positions that are of none.

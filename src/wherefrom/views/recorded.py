@@ -284,11 +284,13 @@ def _facts(named: Iterable[tuple[str, str]], width: int) -> Iterator[Text]:
 def _named(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "path", facts["path"]
     yield "written by", f"wherefrom {facts['written_by']}"
-    yield "text", _quoted_excerpt(facts["text"])
+    if facts["text"]["characters"]:
+        yield "text", _quoted_excerpt(facts["text"])
     if facts["source_text"] is not None:
-        yield "encoder read", f"{facts['source_tokens']:,} tokens: {_quoted_excerpt(facts['source_text'])}"
+        text = f": {_quoted_excerpt(facts['source_text'])}" if facts["source_text"]["characters"] else ""
+        yield "encoder read", f"{count(facts['source_tokens'], 'token')}{text}"
     yield "given", _given(facts["written_from"], facts["tokens"])
-    yield "model", _model(facts["model"])
+    yield "model", _model(facts["model"], max(facts["tokens"], facts["source_tokens"] or 0))
     for kind in facts["calls"]:
         cross = "cross-attention" if kind["kind"] == "cross" else "self-attention"
         yield "kept", f"{cross} of {part_named(kind['part'])}: {_kept(kind)}"
@@ -342,19 +344,21 @@ def _quoted_excerpt(text: Mapping[str, Any]) -> str:
 def _given(written_from: int | None, tokens: int) -> str:
     if written_from is None:
         return "all of the text"
-    return (
-        f"positions 0 to {written_from - 1}; {written_from} to {tokens - 1} were written by the model, row t - 1 wrote "
-        "token t"
-    )
+    given = "position 0" if written_from == 1 else f"positions 0 to {written_from - 1}"
+    one = written_from == tokens - 1
+    written = f"{written_from} was" if one else f"{written_from} to {tokens - 1} were"
+    return f"{given}; {written} written by the model, row t - 1 wrote token t"
 
 
-def _model(model: Mapping[str, Any]) -> str:
+def _model(model: Mapping[str, Any], tokens: int) -> str:
     beside = f"{model['encoder_layers']} + " if model["encoder_layers"] else ""
     shared = "" if model["kv_heads"] == model["heads"] else f" on {model['kv_heads']} of keys and values"
-    context = f"{model['context']:,}" if model["context"] else "unknown"
+    context = f", context {model['context']:,}" if model["context"] else ""
+    if 0 < model["context"] < tokens:
+        context += " (the text is longer)"
     return (
         f"{model['kind']}, {beside}{count(model['layers'], 'layer')} of {count(model['heads'], 'head')}{shared}, "
-        f"head size {model['head_size']}, context {context}; fingerprint {model['fingerprint'][:16]}"
+        f"head size {model['head_size']}{context}; fingerprint {model['fingerprint'][:16]}"
     )
 
 

@@ -99,10 +99,9 @@ class _Page:
 
     @cached_property
     def heads_cut(self) -> int:
-        """How many heads are in scope."""
-        model, scope = self.trace.recording.model, self.trace.scope
-        layers = model.layers if scope.layers is None else len(scope.layers)
-        return layers * (model.heads if scope.heads is None else len(scope.heads))
+        """How many heads are in scope; one that runs several times is one."""
+        pairs = self.trace.scope.calls(self.trace.recording)
+        return len({(call.layer, head) for call, heads in pairs for head in heads})
 
     @cached_property
     def number(self) -> int:
@@ -216,7 +215,10 @@ def _sources(page: _Page) -> Iterator[Text]:
     loser = "the lead" if trace.aim.against_label is not None else "the log-probability"
     where = "this head" if page.heads_cut == 1 else f"all {page.heads_cut} heads"
     of = named(trace.aim.label)
-    yield from page.flow(f"knock-out: what {loser} of {of} loses when the edge is cut in {where}", "dim")
+    again = any(call.repeat for call, _ in trace.scope.calls(trace.recording))
+    where += ", each time it runs" if again and page.heads_cut == 1 else ", each time they run" * again
+    way = f" (way: {trace.knockouts.way})" if trace.knockouts.way else ""
+    yield from page.flow(f"knock-out: what {loser} of {of} loses when the edge is cut in {where}{way}", "dim")
     yield from _parts_explained(page)
 
 

@@ -431,7 +431,8 @@ def _no_tokenizer(place: _Place, given: str) -> ModelError:
         f"{place.shown}: its tokenizer",
         expected="one that transformers reads, without running code of the model's own",
         given=f"none ({given})",
-        way_out="Name another folder that holds it with tokenizer=...; with tokenizer=False, the model is given ids.",
+        way_out="Put the tokenizer's files into the folder (tokenizer.json and tokenizer_config.json, from where the "
+        "model comes from); or load the model yourself in Python, and give it ids.",
         path=place.folder,
     )
 

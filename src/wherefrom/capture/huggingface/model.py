@@ -16,6 +16,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from wherefrom.capture.huggingface.accepted import parameters_of, takes, unknown_to
+from wherefrom.capture.huggingface.sites import as_written
 from wherefrom.checks import check_kind
 from wherefrom.errors import InputError
 from wherefrom.recording import Call, ModelFacts
@@ -66,6 +68,31 @@ class TransformersModel:
         return self.config if get is None else get(decoder=True)
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """The keywords that its forward names, in their order."""
+        return parameters_of(self.module)
+
+    def accepts(self, name: str) -> bool:
+        """Return whether its forward names a keyword."""
+        return name in self.accepted
+
+    def unknown(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return which keywords it certainly does not take: neither its forward nor what that hands them to."""
+        return unknown_to(self.module, names)
+
+    @property
+    def takes(self) -> str:
+        """What its forward takes, in words."""
+        return takes(self.module, type(self.module).__name__)
+
+    @property
+    def headless(self) -> bool:
+        """Whether it is certainly a model of transformers without a head that predicts tokens."""
+        own = as_written(self.module)
+        head = getattr(own, "get_output_embeddings", None)
+        return getattr(own, "base_model", None) is own and head is not None and head() is None
+
+    @property
     def in_pairs(self) -> bool:
         """Whether an encoder reads one text and a decoder writes another."""
         return bool(getattr(self.config, "is_encoder_decoder", False))
@@ -111,6 +138,21 @@ class TransformersModel:
         if known is None or known[0] != state:
             known = _FINGERPRINTS[self.module] = state, _checksum(self.config, self.module.named_parameters())
         return known[1]
+
+    def beyond_training(self, tokens: int, room: int = 0) -> str:
+        """Return a sentence on a text that is longer than those of its training; none where it is not.
+
+        Args:
+            tokens: of the text.
+            room: how many are written behind it at most.
+        """
+        if not 0 < self.context < tokens + room or self.learnt_positions:  # which are refused
+            return ""
+        reads = f"may read {tokens + room:,}" if room else f"reads {tokens:,}"
+        return (
+            f"{self.name} was trained on up to {self.context:,} tokens and {reads}: beyond its training its "
+            "predictions get worse."
+        )
 
     def facts(self, calls: Sequence[Call], kind: str) -> ModelFacts:
         """Return what a recording keeps about it, after its calls; sizes are those of the part that predicts."""

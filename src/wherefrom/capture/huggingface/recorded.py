@@ -6,7 +6,6 @@ Takes the watched interface, the collector and the tokens from beside it; gives 
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from wherefrom.capture.fused import Attended
+from wherefrom.capture.huggingface.accepted import require_known
 from wherefrom.capture.huggingface.collected import Collector, Execution
 from wherefrom.capture.huggingface.everywhere import Everywhere, watched_everywhere
 from wherefrom.capture.huggingface.model import TransformersModel
+from wherefrom.capture.huggingface.own_words import in_its_own_words
 from wherefrom.capture.huggingface.projections import Projections
 from wherefrom.capture.huggingface.seen import Given
 from wherefrom.capture.huggingface.sites import Place, as_written, layers_without, places
@@ -74,7 +75,7 @@ def record_pass(
     inputs: Mapping[str, Any],
     wanted: Wanted,
     *,
-    text: str | None = None,
+    text: str | Sequence[str] | None = None,
     on_call: Callable[[int], None] | None = None,
 ) -> tuple[Recording, ...]:
     """Return the recordings of one pass, one for each text of the batch.
@@ -83,7 +84,7 @@ def record_pass(
         model: as transformers made it, in eval mode or without dropout in its attention.
         inputs: what it is called with: ``input_ids``, ``attention_mask``, ``pixel_values`` and so on.
         wanted: what is kept.
-        text: what the ids of a single text are the tokens of, where that is known.
+        text: what the ids of a single text are the tokens of, where that is known; of several texts, one for each.
         on_call: told the number of executions done.
 
     Raises:
@@ -100,7 +101,8 @@ def run(model: TransformersModel, inputs: Mapping[str, Any], on_call: Callable[[
     """Run a model once, watched; gradients flow where they are switched on."""
     done, collector = Pass(model, inputs), Collector(on_call)
     with watching(done, collector, collector.executions):
-        done.outputs = model.module(**inputs)
+        with in_its_own_words(model):
+            done.outputs = model.module(**inputs)
         collector.finish()
     return done
 
@@ -130,7 +132,7 @@ def watching(
     done.seconds = time.perf_counter() - start
 
 
-def recordings(done: Pass, wanted: Wanted, text: str | None = None) -> tuple[Recording, ...]:
+def recordings(done: Pass, wanted: Wanted, text: str | Sequence[str] | None = None) -> tuple[Recording, ...]:
     """Return what was seen of a pass as recordings, one a text.
 
     Raises:
@@ -138,8 +140,9 @@ def recordings(done: Pass, wanted: Wanted, text: str | None = None) -> tuple[Rec
     """
     require_attention(done)
     own = "decoder_input_ids" if done.model.in_pairs else "input_ids"
-    texts = _texts_in(done)
-    return tuple(_recording(done, number, wanted, _rows(done.inputs.get(own)), text, texts) for number in range(texts))
+    texts, ids = _texts_in(done), _rows(done.inputs.get(own))
+    known = [text] * texts if text is None or isinstance(text, str) else text
+    return tuple(_recording(done, number, wanted, ids, known[number], texts) for number in range(texts))
 
 
 def _texts_in(done: Pass) -> int:
@@ -201,13 +204,18 @@ def require_attention(done: Pass) -> None:
     """
     if done.executions:
         return
+    name = type(done.model.module).__name__
     passed = ", ".join(dict.fromkeys(f"{gap.name or 'the model'} ({gap.what})" for gap in done.gaps[:3]))
+    if passed:
+        expected = "attention that passes the interface of transformers, or torch's scaled_dot_product_attention"
+        way_out = "A model that computes its attention by itself cannot be recorded."
+        given = f"{name}, in which it passes by: {passed}"
+        raise InputError("the model", expected=expected, given=given, way_out=way_out)
     raise InputError(
         "the model",
-        expected="attention that passes the interface of transformers, or torch's scaled_dot_product_attention",
-        given=f"{type(done.model.module).__name__}, in which "
-        + (f"it passes by: {passed}" if passed else "there is none"),
-        way_out="A model that computes its attention by itself cannot be recorded.",
+        expected="one with attention",
+        given=f"{name}, which has no attention: no softmax over scores was seen in the pass",
+        way_out="A model of another kind, such as a recurrent one, has no weights of sources that could be recorded.",
     )
 
 
@@ -329,6 +337,7 @@ def _checked(model: TransformersModel, inputs: Mapping[str, Any]) -> dict[str, A
     """Return the inputs of a pass, if the model takes them; a decoder reads on from its start mark."""
     inputs = dict(inputs)
     inputs.pop("labels", None)
+    require_known(model.module, type(model.module).__name__, inputs)
     if inputs.get("output_attentions"):
         raise InputError(
             "output_attentions",
@@ -350,8 +359,7 @@ def _checked(model: TransformersModel, inputs: Mapping[str, Any]) -> dict[str, A
         first = next((value for value in inputs.values() if isinstance(value, Tensor) and value.ndim), None)
         if start is not None and first is not None:
             inputs["decoder_input_ids"] = torch.full((len(first), 1), int(start), device=first.device)
-    accepted = inspect.signature(model.module.forward).parameters
-    if "use_cache" in accepted and "past_key_values" not in inputs:
+    if model.accepts("use_cache") and not {"cache", "past_key_values"} & set(inputs):
         inputs.setdefault("use_cache", False)
     return inputs
 
@@ -416,8 +424,7 @@ def _without_waste(model: TransformersModel, inputs: dict[str, Any], wanted: Wan
     if not last or not isinstance(ids, Tensor) or model.in_pairs:
         return inputs
     filled = isinstance(mask, Tensor) and mask.ndim == 2 and not bool(mask[:, -1].all())
-    accepted = inspect.signature(model.module.forward).parameters
-    if filled or "logits_to_keep" not in accepted or "logits_to_keep" in inputs:
+    if filled or not model.accepts("logits_to_keep") or "logits_to_keep" in inputs:
         return inputs
     return {**inputs, "logits_to_keep": 1}
 

@@ -140,6 +140,29 @@ def encode(tokenizer: Any, text: str) -> Tokens:
     return tokens_of(plain, ids, text=text)
 
 
+def together(tokenizer: Any, texts: Sequence[Tokens]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the ids of several texts, all as long as the longest, and which of them are a text's own: 1, else 0.
+
+    They are filled up as the tokenizer does it, on its side and with its pad token. Where it has none, the token that
+    ends a text does: nobody reads it. The tokenizer stays as it is.
+
+    Args:
+        tokenizer: of a transformers model, or a processor that has one; None fills up with 0.
+        texts: of one model, at least one.
+    """
+    plain = _inner(tokenizer)
+    kinds = ("pad_token_id", "eos_token_id", "unk_token_id")
+    known = [as_index(getattr(plain, kind, None)) for kind in kinds]
+    pad = next((number for number in known if number is not None and number >= 0), 0)
+    left, most = getattr(plain, "padding_side", "right") == "left", max(map(len, texts))
+    ids, own = [], []
+    for tokens in texts:
+        fill, here = [pad] * (most - len(tokens)), [1] * len(tokens)
+        ids.append([*fill, *tokens.ids] if left else [*tokens.ids, *fill])
+        own.append([*(0 for _ in fill), *here] if left else [*here, *(0 for _ in fill)])
+    return ids, own
+
+
 def chat(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, continue_final: bool = False) -> Tokens:
     """Return a conversation's tokens, written out by the model's own chat template.
 
@@ -574,17 +597,27 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
         shown = "a single one" if isinstance(messages, Mapping) else "none"
         raise InputError(what, expected=expected, given=shown, way_out=way_out)
     for place, message in enumerate(given):
-        if not isinstance(message, Mapping):
-            shown = f"a value of type {type(message).__name__}"
-        elif not isinstance(message.get("role"), str):
-            shown = 'one without a "role"'
-        elif not isinstance(message.get("content"), str | list | tuple) and not message.get("tool_calls"):
-            shown = 'one without a "content"'
-        else:
+        wrong = _wrong_with(message)
+        if wrong is None:
             continue
         expected = 'a mapping with a "role" and a "content"'
-        raise InputError(f"message {place}", expected=expected, given=shown, way_out=way_out, message=place)
+        raise InputError(f"message {place}", expected=expected, given=wrong, way_out=way_out, message=place)
     return [dict(message) for message in given]
+
+
+def _wrong_with(message: Any) -> str | None:
+    """Return what is wrong with the form of a message, None if nothing is."""
+    if not isinstance(message, Mapping):
+        return f"a value of type {type(message).__name__}"
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        return 'one without a "role"' if role is None else f'a "role" of type {type(role).__name__}'
+    if content is None:
+        return None if message.get("tool_calls") else 'one without a "content"'
+    if not isinstance(content, str | list | tuple):
+        return f'a "content" of type {type(content).__name__}'
+    wrong = [] if isinstance(content, str) else [part for part in content if not isinstance(part, str | Mapping)]
+    return f'a "content" with a value of type {type(wrong[0]).__name__} in it' if wrong else None
 
 
 def _sentence(error: Exception) -> str:

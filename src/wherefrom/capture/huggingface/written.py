@@ -18,6 +18,7 @@ from torch import Tensor
 from wherefrom.capture.fused import Attended
 from wherefrom.capture.huggingface.collected import Execution, checked, samples_of
 from wherefrom.capture.huggingface.model import TransformersModel
+from wherefrom.capture.huggingface.own_words import in_its_own_words
 from wherefrom.capture.huggingface.recorded import Pass, check_ids, recording_of_steps, watching
 from wherefrom.capture.huggingface.seen import Given
 from wherefrom.capture.huggingface.sites import places
@@ -283,7 +284,7 @@ def record_written(
     rules = list(options.pop("logits_processor", ()))
     if forced is not None:  # what a text that may not be longer ends with; the token thrown away is no part of it
         rules.append(ForcedEOSTokenLogitsProcessor(first + max_tokens, forced, device=str(model.device)))
-    with torch.no_grad(), watching(done, keep):
+    with torch.no_grad(), watching(done, keep), in_its_own_words(model):
         written = generate(
             **inputs,
             **options,
