@@ -24,6 +24,7 @@ FLOORS = {
     "readable": 1,
     "spans": 1,
     "tokens": 1,
+    "passages": 1,
     "model": 2,
     "recording": 2,
     "scans": 2,
@@ -42,6 +43,8 @@ BESIDE = {
     ("spans", "readable"),
     ("tokens", "readable"),
     ("tokens", "spans"),
+    ("passages", "readable"),
+    ("passages", "spans"),
     ("cli", TOP),
     ("recording", TOP),
 }

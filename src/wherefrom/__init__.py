@@ -4,10 +4,11 @@
 >>> model = wherefrom.load()
 >>> print(wherefrom.trace(model, "The capital of France is Paris. The capital of Italy is"))
 
-The verbs: `load` a model; `trace` a prediction; `generate` text; `forecast` the size of a recording, `record` a pass in
-memory or into a file, open that (`open_recording`) and ask it for `weights`, `sources`, `readers`, `heads`, what was
-`received`, how two `diff`er, or `scan` a layer for arrays; `knock_out` sources and `rerun` a text with a cut; `train` a
-decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is needed.
+The verbs: `load` a model; `trace` a prediction, or what a whole answer drew on (`trace_answer`); `generate` text;
+`forecast` the size of a recording, `record` a pass in memory or into a file, open that (`open_recording`) and ask it
+for `weights`, `sources`, `readers`, `heads`, what was `received`, how two `diff`er, or `scan` a layer for arrays;
+`knock_out` sources and `rerun` a text with a cut; `train` a decoder and `Watch` its attention form; count what a pass
+`cost`s. Nothing heavy is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from wherefrom.capture.native import forecast
     from wherefrom.capture.verbs import record, record_batch, record_generation
     from wherefrom.errors import InputError, ModelError, RecordingError, TrainingError, WherefromError
+    from wherefrom.evidence.answered import AnswerTrace
+    from wherefrom.evidence.answering import trace_answer
     from wherefrom.evidence.cost import cost
     from wherefrom.evidence.knockout import knock_out, knock_out_heads
     from wherefrom.evidence.rerun import Cut, rerun
@@ -58,6 +61,8 @@ _HOMES = {
     "wherefrom.capture.native": ("forecast",),
     "wherefrom.capture.verbs": ("record", "record_batch", "record_generation"),
     "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "TrainingError", "WherefromError"),
+    "wherefrom.evidence.answered": ("AnswerTrace",),
+    "wherefrom.evidence.answering": ("trace_answer",),
     "wherefrom.evidence.cost": ("cost",),
     "wherefrom.evidence.knockout": ("knock_out", "knock_out_heads"),
     "wherefrom.evidence.rerun": ("Cut", "rerun"),
@@ -100,6 +105,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Answer",
+    "AnswerTrace",
     "Config",
     "Corpus",
     "Cut",
@@ -146,6 +152,7 @@ __all__ = [
     "scan",
     "sources",
     "trace",
+    "trace_answer",
     "train",
     "verify_recording",
     "weights",

@@ -7,6 +7,19 @@ from typing import Annotated, Literal
 import typer
 
 import wherefrom
+from wherefrom.cli.answers import (
+    Answer,
+    Asked,
+    Budget,
+    By,
+    Chat,
+    How,
+    Marks,
+    OfUnit,
+    Write,
+    refuse_beside,
+    trace_answer,
+)
 from wherefrom.cli.app import Command, Json, Library, Model, app, own_model
 from wherefrom.cli.printing import print_json, print_text, progress_bar
 from wherefrom.cli.prompt import File, Text, one_of, read_text, say_of_other
@@ -51,8 +64,16 @@ def trace(
     ] = None,
     library: Library = None,
     as_json: Json = False,
+    answer: Answer = None,
+    write: Write = None,
+    by: By = None,
+    mark: Marks = None,
+    chat: Chat = None,
+    budget: Budget = None,
+    how: How = None,
+    unit: OfUnit = None,
 ) -> None:
-    """Show where a model's next token came from.
+    """Show where a model's next token came from, or what a whole answer drew on.
 
     An encoder, such as BERT, is asked about the token that a [MASK] in the text stands for; an encoder-decoder
     about the next token that it writes, whose sources are the words of the text that it reads.
@@ -60,6 +81,10 @@ def trace(
     Every source's attention weight stands beside its measured knock-out: what the target's log-probability
     loses, in nats, when the position may not read that source. Then, for the strongest sources, each head is
     cut alone, so that the heads that carried them are named.
+
+    With --answer, --write or --chat it is a whole answer that is asked about: which sentences (--by) of the prompt it
+    drew on, by their weight, by what leaving each out would do to first order, and, as far as --budget goes, by
+    running the text without them.
 
     A target is taken as it is typed or with a blank before it, whichever the model finds likelier; the
     output says which.
@@ -70,7 +95,26 @@ def trace(
       wherefrom trace "The capital of Italy is" --target Rome --against Paris
       wherefrom trace --file notes.txt --top 20
       echo "The capital of Italy is" | wherefrom trace --json | jq .sources
+      wherefrom trace --file report.txt --write 20 --by paragraph --budget 20
+      wherefrom trace --file facts.txt --answer " Paris"
     """
+    asked = Asked(answer, write, by, mark, chat, budget, how, unit)
+    if asked.of_answer:
+        refuse_beside(
+            {
+                "--target": target,
+                "--against": against,
+                "--target-id": target_id,
+                "--against-id": against_id,
+                "--position": position,
+                "--written": written,
+                "--through": through,
+                "--layer": layer,
+                "--head": head,
+            }
+        )
+        trace_answer(asked, text, file, model=model, context=context, library=library, top=top, as_json=as_json)
+        return
     prompt = read_text(text, file)
     wanted, other = one_of("target", target, target_id), one_of("against", against, against_id)
     loaded = wherefrom.load(model, context=context, library=library, say=say)

@@ -1,0 +1,162 @@
+"""What an answer drew on, asked on the command line (floor 7): the options of `wherefrom trace` that speak of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import wherefrom
+from wherefrom.cli.printing import print_json, progress_bar
+from wherefrom.cli.prompt import read_text, say_of_other
+from wherefrom.errors import InputError
+from wherefrom.views.streams import output, say
+
+Units = Literal["token", "word", "sentence", "line", "paragraph", "document"]
+Answer = Annotated[
+    str | None,
+    typer.Option(help="Ask about this answer, scored as it is given: what did it draw on?", metavar="TEXT"),
+]
+Write = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Ask about the answer that the model writes itself, at most so many tokens.", metavar="TOKENS"
+    ),
+]
+By = Annotated[Units | None, typer.Option(help="What the prompt is divided into (sentence).")]
+Marks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mark",
+        help="A part of the prompt that is one source, as it stands there; may be given several times.",
+        metavar="TEXT",
+    ),
+]
+Chat = Annotated[
+    Path | None,
+    typer.Option(
+        help='A file of chat messages, [{"role": ..., "content": ...}], which the model\'s template writes '
+        "out, instead of a prompt (models of transformers)."
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(help="Passes over the whole text that may be run, forward and backward (12); the least is 3."),
+]
+How = Annotated[
+    Literal["deletion", "total", "direct"] | None,
+    typer.Option(
+        help="How parts are taken away when it is measured: their tokens taken out (deletion, the default), no later "
+        "token may read them (total), the answer's tokens may not (direct)."
+    ),
+]
+OfUnit = Annotated[
+    Literal["log-odds", "log-probability"] | None,
+    typer.Option("--unit", help="What of the answer is asked about (log-odds)."),
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed of an answer's options."""
+
+    answer: str | None
+    write: int | None
+    by: Units | None
+    marks: list[str] | None
+    chat: Path | None
+    budget: float | None
+    how: Literal["deletion", "total", "direct"] | None
+    unit: Literal["log-odds", "log-probability"] | None
+
+    @property
+    def of_answer(self) -> bool:
+        """Whether an answer is asked about."""
+        return any(value not in (None, []) for value in vars(self).values())
+
+
+def refuse_beside(given: Mapping[str, Any]) -> None:
+    """Refuse the options that ask about one token, beside those that ask about an answer.
+
+    Raises:
+        InputError: one of them was given.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                name,
+                expected="none where a whole answer is asked about",
+                given=str(value),
+                way_out="Leave it out, or leave out --answer, --write and the other options of an answer.",
+            )
+
+
+def trace_answer(
+    asked: Asked,
+    text: str | None,
+    file: Path | None,
+    *,
+    model: str,
+    context: int | None,
+    library: Literal["wherefrom", "transformers"] | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Trace an answer and print what it drew on."""
+    if asked.answer is not None and asked.write is not None:
+        way_out = "Give the answer, or have the model write it."
+        raise InputError("the answer", expected="one", given="--answer and --write", way_out=way_out)
+    if asked.by is not None and asked.marks:
+        way_out = "Give marks, or say what the prompt is divided into."
+        raise InputError("the sources", expected="--by or --mark", given="both", way_out=way_out)
+    prompt = read_text(text, file) if asked.chat is None else _messages(asked.chat, text, file)
+    loaded = wherefrom.load(model, context=context, library=library, say=say)
+    if isinstance(prompt, str):
+        say_of_other(loaded, prompt)
+    options: dict[str, Any] = {"budget": asked.budget, "how": asked.how, "unit": asked.unit}
+    with progress_bar(quiet=as_json) as progress:
+        found = wherefrom.trace_answer(
+            loaded,
+            prompt,
+            asked.answer,
+            by=list(asked.marks) if asked.marks else asked.by or "sentence",
+            max_tokens=asked.write,
+            progress=progress,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    if as_json:
+        print_json(found.to_json())
+        return
+    from wherefrom.views.answered import print_answer
+
+    with output():
+        print_answer(found, top=top)
+
+
+def _messages(path: Path, text: str | None, file: Path | None) -> Any:
+    """Return chat messages from a file."""
+    if text is not None or file is not None:
+        way_out = "Give the chat, or a prompt."
+        raise InputError("the prompt", expected="one source", given="a text and --chat", way_out=way_out)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            "the chat's file",
+            expected="a file that can be read",
+            given=f"{path} ({error.strerror})",
+            way_out="Check the path.",
+            path=path,
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            "the chat's file",
+            expected='a list of messages as JSON, [{"role": "user", "content": "..."}]',
+            given=f"{path}, which is none ({error})",
+            way_out="Write it with json.dumps(messages).",
+            path=path,
+        ) from error

@@ -1,0 +1,282 @@
+"""What an answer drew on (floor 5): the frozen result of `wherefrom.trace_answer`, that views draw and programs read.
+
+Every lens has one number for each passage, positive where the passage speaks for the answer. What was not measured is
+None or NaN, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wherefrom.passages import Passage
+from wherefrom.questions.answer import Answer, Column
+from wherefrom.tokens import Tokens
+
+Numbers = NDArray[np.float64]
+SCHEMA = "wherefrom.answer/1"
+MATTERS = 0.1
+"""A passage mattered if its effect is at least this share of the largest one's, and beyond the noise."""
+CLAIMS = 0.5
+"""Weights point at a passage that has at least this share of the largest passage's weight."""
+DECIMALS = 6
+
+
+@dataclass(frozen=True)
+class Lens:
+    """One way of saying how much each passage did for the answer.
+
+    Attributes:
+        name: such as "weight".
+        unit: of its numbers.
+        meaning: what they are.
+        exactness: how exact they are.
+        values: [P].
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    exactness: str
+    values: Numbers
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well a lens ranked what was measured on this very prompt.
+
+    Attributes:
+        lens: its name.
+        correlation: Spearman's, between what the lens adds up to and what was measured; NaN where it has no meaning.
+        runs: over how many measured runs.
+    """
+
+    lens: str
+    correlation: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class AnswerCost:
+    """What was run, in forward passes over the whole text.
+
+    Attributes:
+        forward: passes, those with passages left out counted by their share of the tokens.
+        backward: gradients with respect to the text, each about the work of a forward pass.
+        budget: what was allowed, forward and backward together.
+        seconds: wall clock.
+    """
+
+    forward: float
+    backward: float
+    budget: float
+    seconds: float
+
+    @property
+    def passes(self) -> float:
+        """Forward and backward passes together."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerTrace:
+    """What an answer drew on: each passage of the prompt under several lenses, and what measuring showed.
+
+    Attributes:
+        model: its name.
+        fingerprint: of its weights.
+        tokens: of the prompt and the answer.
+        first: the position of the answer's first token.
+        written: whether the model wrote the answer itself.
+        passages: of the prompt, in order.
+        by: what they are.
+        unit: of the answer's value: "log-odds" or "log-probability".
+        value: the answer's, nothing left out.
+        token_log_probabilities: of each token of the answer that counts, in nats.
+        chosen: positions of those tokens.
+        lenses: "weight", "attribution", "gate" and so on.
+        measured: [P], what the answer's value lost when a passage alone was taken away; NaN where that was not run.
+        evidence: [P], the best estimate: the gate's, corrected by all that was measured; equal to it where nothing was.
+        how: how passages were taken away: "deletion", "total" or "direct".
+        runs: how many measured runs there were, those with several passages away included.
+        agreements: of the lenses with those runs.
+        noise: differences of the value below this are rounding.
+        cost: what was run.
+    """
+
+    model: str
+    fingerprint: str
+    tokens: Tokens
+    first: int
+    written: bool
+    passages: tuple[Passage, ...]
+    by: str
+    unit: str
+    value: float
+    token_log_probabilities: tuple[float, ...]
+    chosen: tuple[int, ...]
+    lenses: Mapping[str, Lens]
+    measured: Numbers = field(repr=False)
+    evidence: Numbers = field(repr=False)
+    how: str
+    runs: int
+    agreements: tuple[Agreement, ...]
+    noise: float
+    cost: AnswerCost
+
+    @property
+    def answer(self) -> str:
+        """The answer's text."""
+        spans = [token.span for token in self.tokens.items[self.first :]]
+        return self.tokens.text[spans[0][0] : spans[-1][1]]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The passages by the size of their evidence, the largest first."""
+        return np.argsort(-np.abs(self.evidence), kind="stable")
+
+    @property
+    def best(self) -> Numbers:
+        """[P]: what was measured where it was, the estimate elsewhere."""
+        return np.where(np.isnan(self.measured), self.evidence, self.measured)
+
+    @property
+    def mattered(self) -> tuple[int, ...]:
+        """The passages that mattered, the largest first: a tenth of the largest effect at least, and beyond noise."""
+        size = np.abs(self.best)
+        least = max(MATTERS * float(size.max(initial=0.0)), self.noise)
+        order = np.argsort(-size, kind="stable")
+        return tuple(int(place) for place in order if size[place] >= least and size[place] > 0)
+
+    @property
+    def misleading(self) -> tuple[int, ...]:
+        """Passages that weights point at and that were measured not to matter, the heaviest first."""
+        weights = self.lenses["weight"].values
+        heavy = weights >= CLAIMS * float(weights.max(initial=0.0))
+        still = heavy & ~np.isnan(self.measured)
+        found = [int(place) for place in np.flatnonzero(still) if int(place) not in self.mattered]
+        return tuple(sorted(found, key=lambda place: -float(weights[place])))
+
+    def sources(self, top: int | None = None) -> Answer:
+        """Return the passages as a table, by the size of their evidence.
+
+        Args:
+            top: list so many; the others are summed. All unless given.
+        """
+        order = [int(place) for place in self.order]
+        listed = order if top is None else order[:top]
+        rest = order[len(listed) :]
+        lenses = list(self.lenses.values())
+        remainder = float(np.abs(self.evidence[rest]).sum())
+        return Answer(
+            question=f"What did the answer {self.answer!r} draw on? {self.unit} {self.value:.3f}, passages: {self.by}",
+            columns=(
+                Column("passage", "", "its number, from 0"),
+                Column("text", "", "its beginning"),
+                *(Column(lens.name, lens.unit, lens.meaning) for lens in lenses),
+                Column("measured", self.unit, f"what the answer loses without it ({self.how}); - was not run"),
+                Column("evidence", self.unit, "the estimate after all that was measured"),
+            ),
+            rows=tuple(
+                (
+                    place,
+                    self.passages[place].label,
+                    *(float(lens.values[place]) for lens in lenses),
+                    None if np.isnan(self.measured[place]) else float(self.measured[place]),
+                    float(self.evidence[place]),
+                )
+                for place in listed
+            ),
+            exactness="\n".join(f"{lens.name} {lens.exactness}" for lens in lenses),
+            left_out=f"Not listed: {len(rest)} passages with {remainder:.4f} of evidence in all, signs apart.",
+            remainder=remainder,
+        )
+
+    def __str__(self) -> str:
+        return str(self.sources())
+
+    def __repr__(self) -> str:
+        return (
+            f"AnswerTrace({self.answer!r}, {len(self.passages)} passages by {self.by}, {self.cost.passes:.1f} passes)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trace as what `json.dumps` takes; docs/answer.schema.json describes it."""
+        return {
+            "schema": SCHEMA,
+            "model": {"name": self.model, "fingerprint": self.fingerprint},
+            "text": self.tokens.text,
+            "answer": {
+                "text": self.answer,
+                "first": self.first,
+                "written": self.written,
+                "unit": self.unit,
+                "value": _rounded(self.value),
+                "tokens": [
+                    {"position": at, "id": self.tokens[at].id, "token": self.tokens[at].label, "nats": _rounded(nats)}
+                    for at, nats in zip(self.chosen, self.token_log_probabilities, strict=True)
+                ],
+            },
+            "by": self.by,
+            "passages": [self._passage_json(place) for place in range(len(self.passages))],
+            "lenses": {
+                lens.name: {"unit": lens.unit, "meaning": lens.meaning, "exactness": lens.exactness}
+                for lens in self.lenses.values()
+            },
+            "how": self.how,
+            "runs": self.runs,
+            "mattered": list(self.mattered),
+            "misleading": list(self.misleading),
+            "agreements": [
+                {"lens": own.lens, "correlation": _rounded(own.correlation), "runs": own.runs}
+                for own in self.agreements
+            ],
+            "noise": _rounded(self.noise),
+            "cost": {
+                "forward": _rounded(self.cost.forward),
+                "backward": _rounded(self.cost.backward),
+                "budget": _rounded(self.cost.budget),
+                "seconds": _rounded(self.cost.seconds),
+            },
+        }
+
+    def _passage_json(self, place: int) -> dict[str, Any]:
+        passage = self.passages[place]
+        first, last = self.tokens[passage.start], self.tokens[passage.stop - 1]
+        return {
+            "number": place,
+            "tokens": [passage.start, passage.stop],
+            "span": [first.span[0], last.span[1]],
+            "label": passage.label,
+            "name": passage.name,
+            **{lens.name: _rounded(lens.values[place]) for lens in self.lenses.values()},
+            "measured": _rounded(self.measured[place]),
+            "evidence": _rounded(self.evidence[place]),
+        }
+
+
+def spearman(x: Sequence[float] | Numbers, y: Sequence[float] | Numbers) -> float:
+    """Return Spearman's rank correlation, ties by their mean rank; NaN where one of them is constant, or below 3."""
+    ranks = [_ranks(np.asarray(own, np.float64)) for own in (x, y)]
+    if len(ranks[0]) < 3 or any(np.ptp(own) == 0 for own in ranks):
+        return float("nan")
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: Numbers) -> Numbers:
+    order = np.argsort(values, kind="stable")
+    ranks = np.empty(len(values))
+    ranks[order] = np.arange(len(values))
+    for value in np.unique(values):
+        same = values == value
+        ranks[same] = ranks[same].mean()
+    return ranks
+
+
+def _rounded(value: float) -> float | None:
+    number = float(value)
+    return round(number, DECIMALS) if np.isfinite(number) else None

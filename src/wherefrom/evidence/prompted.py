@@ -1,0 +1,208 @@
+"""A prompt and the answer behind it, as one row of tokens (floor 5): given, or written by the model itself.
+
+Takes the model's tokenizer from below; gives the tokens to `wherefrom.evidence.answering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from wherefrom.capture.huggingface.model import TransformersModel, as_transformers_model
+from wherefrom.capture.huggingface.texts import chat, encode, end_ids, tokens_of
+from wherefrom.capture.verbs import is_module
+from wherefrom.checks import whole
+from wherefrom.errors import InputError
+from wherefrom.evidence.goal import AnswerGoal
+from wherefrom.evidence.running import Runner
+from wherefrom.model.generate import generate
+from wherefrom.model.language import LanguageModel, read_prompt, require_model, require_text
+from wherefrom.tokens import Tokens
+
+MOST = 32
+"""So many tokens of an answer are written at most, unless more are asked for."""
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """A prompt and its answer.
+
+    Attributes:
+        tokens: of both.
+        first: the position of the answer's first token.
+        written: whether the model wrote the answer itself.
+    """
+
+    tokens: Tokens
+    first: int
+    written: bool
+
+    @property
+    def answer(self) -> str:
+        """The answer's text, the blank before it included."""
+        spans = [token.span for token in self.tokens.items[self.first :]]
+        return self.tokens.text[spans[0][0] : spans[-1][1]]
+
+
+def read_prompted(
+    model: Any,
+    runner: Runner,
+    prompt: str | Sequence[Mapping[str, Any]],
+    answer: str | None,
+    *,
+    tokenizer: Any = None,
+    max_tokens: int | None = None,
+) -> Prompted:
+    """Return a prompt and its answer as tokens.
+
+    An answer that begins with no blank is taken as it is written or with a blank before it, whichever the model finds
+    likelier. Its tokens are those that the two texts have together; where the tokenizer would join the prompt's last
+    characters with the answer's first, the answer's own.
+
+    Args:
+        model: a decoder of `wherefrom.load` or of transformers.
+        runner: of that model.
+        prompt: a text; for a model of transformers also chat messages, written out by its template.
+        answer: a text; None: what the model writes, greedily.
+        tokenizer: of a model of transformers.
+        max_tokens: of an answer that the model writes.
+
+    Raises:
+        InputError: no text, an empty one, one that does not fit into the model's context, a model that writes nothing.
+    """
+    most = whole("max_tokens", MOST if max_tokens is None else max_tokens, least=1, way_out="It is a number of tokens.")
+    if isinstance(model, LanguageModel) or not is_module(model):
+        reader: _Own | _Other = _Own(require_model(model))
+    else:
+        reader = _Other(as_transformers_model(model, tokenizer))
+    before = reader.prompt(prompt)
+    if answer is None:
+        ids = reader.written(before, most)
+        if not ids:
+            raise InputError(
+                "the answer",
+                expected="at least one token that the model writes",
+                given="none: it ends the text at once",
+                way_out="Give the answer that you ask about.",
+            )
+        return Prompted(reader.tokens((*before.ids, *ids)), len(before), written=True)
+    require_text(answer, "the answer")
+    candidates = [reader.together(before, text) for text in _spellings(before, answer)]
+    for ids in candidates:
+        _require_room(runner, len(ids), len(before))
+    chosen = candidates[0] if len(candidates) == 1 else max(candidates, key=lambda ids: _log_p(runner, ids, before))
+    return Prompted(reader.tokens(chosen), len(before), written=False)
+
+
+def _spellings(before: Tokens, answer: str) -> list[str]:
+    """Return the answer, and with a blank before it where that may be meant."""
+    if answer[0].isspace() or not before.text or before.text[-1].isspace():
+        return [answer]
+    return [answer, f" {answer}"]
+
+
+@torch.no_grad()
+def _log_p(runner: Runner, ids: tuple[int, ...], before: Tokens) -> float:
+    """Return the log-probability of an answer."""
+    goal = AnswerGoal(ids, len(before), unit="log-probability")
+    return float(goal.value(runner.logits(torch.tensor([ids]), goal.rows))[0])
+
+
+def _require_room(runner: Runner, tokens: int, prompt: int) -> None:
+    if runner.context is not None and tokens > runner.context:
+        raise InputError(
+            "the prompt and its answer",
+            expected=f"at most {runner.context:,} tokens (the context of {runner.name})",
+            given=f"{tokens:,}, {tokens - prompt:,} of them the answer's",
+            way_out="Shorten the prompt.",
+            tokens=tokens,
+            context=runner.context,
+        )
+
+
+class _Own:
+    """Reads for a model of `wherefrom.load`."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+
+    def prompt(self, prompt: Any) -> Tokens:
+        """Return the prompt's tokens."""
+        if not isinstance(prompt, str):
+            raise InputError(
+                "the prompt",
+                expected="a text",
+                given=f"a value of type {type(prompt).__name__}",
+                way_out="Chat messages are read for models of transformers, whose template writes them out: "
+                'wherefrom.load(FOLDER, library="transformers").',
+            )
+        return read_prompt(self.model, prompt)
+
+    def written(self, before: Tokens, most: int) -> tuple[int, ...]:
+        """Return what the model writes, without the mark that ends it."""
+        ids = generate(self.model, before.text, max_tokens=most).ids
+        return tuple(number for number in ids if number not in self.model.config.eos_ids)
+
+    def together(self, before: Tokens, answer: str) -> tuple[int, ...]:
+        """Return the ids of a prompt and its answer."""
+        whole = self.model.tokenizer.encode(before.text + answer).ids
+        own = self.model.tokenizer.encode(answer, marks=False).ids
+        return _behind(before.ids, whole, own)
+
+    def tokens(self, ids: tuple[int, ...]) -> Tokens:
+        """Return the tokens of ids."""
+        return self.model.tokenizer.tokens_of(ids)
+
+
+class _Other:
+    """Reads for a model of transformers."""
+
+    def __init__(self, model: TransformersModel) -> None:
+        if model.tokenizer is None:
+            raise InputError(
+                "the tokenizer",
+                expected="that of the model, to read a text",
+                given="none",
+                way_out="Give it (tokenizer=...), or load the model by wherefrom.load with its folder's tokenizer.",
+            )
+        self.model = model
+
+    def prompt(self, prompt: Any) -> Tokens:
+        """Return the prompt's tokens."""
+        if isinstance(prompt, str):
+            require_text(prompt)
+            return encode(self.model.tokenizer, prompt)
+        return chat(self.model.tokenizer, prompt)
+
+    @torch.no_grad()
+    def written(self, before: Tokens, most: int) -> tuple[int, ...]:
+        """Return what the model writes, without the mark that ends it."""
+        can = getattr(self.model.module, "generate", None)
+        if can is None:
+            raise InputError(
+                "the model",
+                expected="one that writes text",
+                given=f"{type(self.model.module).__name__}, which writes nothing",
+                way_out="Give the answer that you ask about.",
+            )
+        ids = torch.tensor([before.ids], device=self.model.device)
+        made = can(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, do_sample=False)
+        ends = end_ids(self.model.module, self.model.tokenizer)
+        return tuple(number for number in made[0, len(before) :].tolist() if number not in ends)
+
+    def together(self, before: Tokens, answer: str) -> tuple[int, ...]:
+        """Return the ids of a prompt and its answer."""
+        own = tuple(self.model.tokenizer(answer, add_special_tokens=False)["input_ids"])
+        return _behind(before.ids, encode(self.model.tokenizer, before.text + answer).ids, own)
+
+    def tokens(self, ids: tuple[int, ...]) -> Tokens:
+        """Return the tokens of ids."""
+        return tokens_of(self.model.tokenizer, ids)
+
+
+def _behind(before: tuple[int, ...], whole: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ids of the whole text where they go on from the prompt's, else the prompt's and the answer's own."""
+    return whole if whole[: len(before)] == before and len(whole) > len(before) else (*before, *own)

@@ -1,0 +1,60 @@
+"""What some rows of a text read of each passage (floor 5), by their weights, from one forward pass and no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wherefrom.evidence.goal import Goal
+from wherefrom.evidence.running import Executed, Runner
+
+
+class Stretch(Protocol):
+    """Neighbouring tokens taken as one source."""
+
+    @property
+    def start(self) -> int:
+        """The first token."""
+
+    @property
+    def stop(self) -> int:
+        """The position after the last one."""
+
+
+@torch.no_grad()
+def read_weights(runner: Runner, goal: Goal, passages: Sequence[Stretch]) -> tuple[Tensor, Tensor]:
+    """Return how much of the goal's rows lies on each passage, [P], and the logits [1, R, N] of those rows.
+
+    The share is the mean over rows, heads and calls; what lies outside the passages is none of it.
+    """
+    total, heads = torch.zeros(len(passages), dtype=torch.float64), 0
+
+    def attention(one: Executed) -> Tensor:
+        nonlocal heads
+        attended = one.attend()
+        weights = _weights(one, attended.lse, goal.rows)  # H R S
+        for place, passage in enumerate(passages):
+            total[place] += weights[..., passage.start : passage.stop].sum(dtype=torch.float64)
+        heads += len(weights)
+        return attended.output
+
+    logits = runner.logits(torch.tensor([goal.ids]), goal.rows, attention=attention)
+    return total / (heads * len(goal.rows)), logits
+
+
+def _weights(one: Executed, lse: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return the weights [H, R, S] of some rows of the one text of an execution; a sink's share is in none of them."""
+    q, k = one.q[0, :, list(rows)].float().contiguous(), one.k[0].float()  # H R D, K S D
+    group = q.shape[0] // k.shape[0]
+    scores = one.scale * (q.view(-1, group, *q.shape[1:]) @ k[:, None].transpose(-1, -2)).flatten(0, 1)  # H R S
+    if one.softcap is not None:
+        scores = one.softcap * torch.tanh(scores / one.softcap)
+    if one.bias is not None:
+        bias = one.bias[0].expand(-1, one.q.shape[2], -1)
+        scores = scores + bias[:, list(rows)]
+    permitted = torch.from_numpy(one.masks[0].permitted(list(rows), range(k.shape[1]))).to(scores.device)
+    weights = torch.exp(scores - lse[0, :, list(rows), None])
+    return weights.masked_fill(~permitted, 0.0).cpu()

@@ -1,0 +1,182 @@
+"""A linear fit of measured ablations (floor 5): what each passage adds to a goal, from runs with many of them gone.
+
+The value of a run is taken as an intercept plus the weights of the passages that it kept. Each run tells of all
+passages at once, so that fewer runs are needed than passages; estimates that cost nothing more, such as gate gradients,
+go in as a prior, to which the weights are held as far as the runs do not say otherwise.
+
+With X [n, P] the choices (1 kept, 0 taken away), y the values and p the prior, the weights are w = c p + d, with an
+intercept b and a factor c >= 0, so as to minimise
+
+    |y - b - X w|^2 + alpha |d|^2,
+
+which is ridge regression (Hoerl and Kennard 1970) toward a prior of unknown scale. b and c are not held. Of strengths
+alpha on a logarithmic grid the one is taken whose leave-one-out error is least. For any such smoother it has a closed
+form, without a fit more (Allen 1974, PRESS; Golub, Heath and Wahba 1979): with K = X X^T, M = (K + alpha I)^-1 and U
+the columns that are not held, 1 and X p, P = M - M U (U^T M U)^-1 U^T M, the residuals are alpha P y, those of runs
+left out (P y)_i / P_ii, and d = X^T P y. It is all n x n, so P may be larger than n.
+
+The design is that of ContextCite (Cohen-Wang et al. 2024), which fits a lasso to as many random ablations; the prior is
+new here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wherefrom.errors import InputError
+
+Numbers: TypeAlias = NDArray[np.float64]
+
+GRID = np.logspace(-4, 4, 33)
+"""Strengths tried, in units of the runs' own spread, so that they mean the same for any number of runs and passages."""
+TINY = 1e-9
+"""Below this share of its size a number is rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogate:
+    """A linear fit of a goal's values.
+
+    Attributes:
+        weights: [P], what each passage adds when it is kept, in the unit of the values.
+        intercept: the value with nothing kept, as the fit has it.
+        scale: the factor c of the prior; 0 without one.
+        strength: alpha, in units of the runs' own spread: the mean eigenvalue of X X^T, centred; infinite where the
+            weights are the scaled prior alone.
+        error: root mean square of the residuals of runs left out; NaN where there are too few runs to leave one out.
+    """
+
+    weights: Numbers
+    intercept: float
+    scale: float
+    strength: float
+    error: float
+
+    def predict(self, kept: ArrayLike) -> Numbers:
+        """Return the values that the fit gives to choices, [n], of bool [n, P]."""
+        return self.intercept + np.asarray(kept, dtype=np.float64) @ self.weights
+
+    def __repr__(self) -> str:
+        return f"Surrogate({len(self.weights)} passages, strength {self.strength:.2g}, error {self.error:.2g})"
+
+
+def fit(kept: ArrayLike, values: ArrayLike, *, prior: ArrayLike | None = None, alpha: float | None = None) -> Surrogate:
+    """Return the ridge fit of values to choices of passages, held to a prior of any scale.
+
+    Args:
+        kept: bool [n, P], the passages that each run kept. The whole text is a run too: a row of True.
+        values: [n], the goal's value in each.
+        prior: [P], an estimate of what each passage adds, right up to a factor; None: zero.
+        alpha: the strength, in units of the runs' own spread; chosen by leave-one-out error unless given.
+
+    Returns:
+        The fit. Where the runs cannot tell the factor of the prior (none, one, or all of the same prediction) it is 1;
+        where they tell a negative one it is 0.
+
+    Raises:
+        InputError: arrays of shapes that do not belong together, numbers that are not finite, a strength below 0.
+    """
+    x, y, p = _checked(kept, values, prior)
+    if alpha is not None and not alpha >= 0:
+        raise InputError("the strength", expected="a number from 0 up", given=str(alpha), way_out="Leave it out.")
+    if not len(y):
+        weights = np.zeros(x.shape[1]) if p is None else p.copy()
+        return Surrogate(weights, 0.0, 0.0 if p is None else 1.0, np.inf, np.nan)
+    known, scale = (None, 0.0) if p is None else _known(x, p)
+    if known is None and p is not None:  # the runs cannot tell its factor, so it is taken as it is
+        found = _fit(x, y - scale * (x @ p), None, alpha)
+        return Surrogate(found.weights + scale * p, found.intercept, scale, found.strength, found.error)
+    return _fit(x, y, p, alpha)
+
+
+def _known(x: Numbers, p: Numbers) -> tuple[Numbers | None, float]:
+    """Return what a prior predicts of each run, if runs differ in it; and its factor where they do not."""
+    predicted = x @ p
+    spread = np.ptp(predicted) if len(predicted) > 1 else 0.0
+    return (predicted, 0.0) if spread > TINY * max(np.abs(p).max(initial=0.0), 1e-300) else (None, 1.0)
+
+
+def _fit(x: Numbers, y: Numbers, p: Numbers | None, alpha: float | None) -> Surrogate:
+    """Return the fit of the best strength, or of the one that is asked for."""
+    smoother = _Smoother(x, y, p)
+    candidates = [smoother.at(strength) for strength in (GRID if alpha is None else [alpha])]
+    if p is not None and alpha is None:
+        candidates.append(smoother.at(np.inf))
+    errors = [np.inf if np.isnan(one.error) else one.error for one in candidates]
+    least = min(errors)
+    # Of those that are as good, the strongest: what the runs do not tell is left to the prior.
+    best = max(place for place, error in enumerate(errors) if error <= least * (1 + 1e-6) or error == least)
+    return candidates[best]
+
+
+class _Smoother:
+    """The fits of some runs for every strength, from one decomposition of their n x n products."""
+
+    def __init__(self, x: Numbers, y: Numbers, p: Numbers | None) -> None:
+        self._x, self._y, self._p = x, y, p
+        self._mean = x.mean(axis=0)
+        centred = x - self._mean
+        size, vectors = np.linalg.eigh(centred @ centred.T)
+        self._sizes, self._vectors = np.maximum(size, 0.0), vectors
+        self.unit = max(float(self._sizes.mean()), TINY)
+        self._centred = centred
+        self._predicted = None if p is None else x @ p
+
+    def at(self, strength: float) -> Surrogate:
+        """Return the fit of a strength, in units of the runs' spread."""
+        found = self._of(strength, self._predicted)
+        return found if found.scale >= 0 else self._of(strength, None)  # the best c >= 0 is then 0
+
+    def _of(self, strength: float, predicted: Numbers | None) -> Surrogate:
+        n, y = len(self._y), self._y
+        free = np.ones((n, 1)) if predicted is None else np.column_stack([np.ones(n), predicted - predicted.mean()])
+        alpha = max(strength * self.unit, TINY * self.unit)
+        held = np.isinf(strength)  # then M is I / alpha, and all that is wanted is free of the factor
+        inverse = np.eye(n) if held else (self._vectors / (self._sizes + alpha)) @ self._vectors.T
+        if n <= free.shape[1]:  # as many numbers that are not held as runs: they take all
+            solved, left, error = np.linalg.lstsq(free, y, rcond=None)[0], np.zeros(n), np.nan
+        else:
+            solved, left, error = _solve(inverse, free, y)
+        d = np.zeros(self._x.shape[1]) if held else self._centred.T @ left
+        scale = 0.0 if predicted is None else float(solved[1])
+        weights = d if predicted is None or self._p is None else scale * self._p + d
+        fitted = 0.0 if predicted is None else scale * float(predicted.mean())
+        intercept = float(solved[0]) - fitted - float(self._mean @ d)
+        return Surrogate(weights, intercept, scale, float(strength), error)
+
+
+def _solve(inverse: Numbers, free: Numbers, y: Numbers) -> tuple[Numbers, Numbers, float]:
+    """Return the coefficients that are not held, P y, and the leave-one-out error."""
+    weighted = inverse @ free  # n q
+    normal = free.T @ weighted
+    solved: Numbers = np.linalg.solve(normal, weighted.T @ y).astype(np.float64)
+    projected: Numbers = inverse - weighted @ np.linalg.solve(normal, weighted.T)  # P
+    diagonal, left = np.diag(projected), inverse @ (y - free @ solved)
+    if (diagonal <= TINY * np.diag(inverse)).any():
+        return solved, left, np.nan  # a run that the rest says nothing of
+    return solved, left, float(np.sqrt(np.mean((left / diagonal) ** 2)))
+
+
+def _checked(kept: ArrayLike, values: ArrayLike, prior: ArrayLike | None) -> tuple[Numbers, Numbers, Numbers | None]:
+    """Return choices, values and prior as float64, if they belong together."""
+    x, y = np.array(kept, dtype=np.float64), np.array(values, dtype=np.float64)
+    p = None if prior is None else np.array(prior, dtype=np.float64)
+    if x.size == 0 and x.ndim == 1 and p is not None and p.ndim == 1:
+        x = x.reshape(0, len(p))
+    shapes: dict[str, Any] = {"kept": x.shape, "values": y.shape, "prior": None if p is None else p.shape}
+    fits = x.ndim == 2 and x.shape[1] > 0 and y.shape == x.shape[:1] and (p is None or p.shape == x.shape[1:])
+    finite = fits and all(array is None or bool(np.isfinite(array).all()) for array in (x, y, p))
+    if not finite:
+        raise InputError(
+            "the runs of a fit",
+            expected="finite numbers: kept [n, P], values [n], and a prior [P] if there is one",
+            given="NaN or an infinity"
+            if fits
+            else ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape is not None),
+            way_out="Give what `ablate` returned: fit(found.kept, found.values).",
+        )
+    return x, y, p

@@ -1,0 +1,297 @@
+"""What an answer drew on, as text (floor 6): the prompt with its passages coloured, a table, and how sure it is.
+
+Draws what `wherefrom.trace_answer` gave, at 80 columns or fewer, with or without colour: red is evidence for the
+answer, magenta evidence against it; the numbers with their signs are in the table, so no legend of colours is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from wherefrom.readable import LEFT_TO_RIGHT_MARK, readable
+from wherefrom.views.cells import (
+    HARD_BLANK,
+    bar,
+    count,
+    fitted,
+    isolated,
+    percent,
+    quoted,
+    shortened,
+    signed,
+    solid,
+    words,
+)
+from wherefrom.views.terminal import WIDTH, PipeConsole
+
+if TYPE_CHECKING:  # drawing needs no torch
+    from wherefrom.evidence.answered import AnswerTrace, Lens
+
+LABEL = 26
+BAR = 8
+SHOWN = 1200
+"""Characters of the prompt that are drawn; of a longer one the passages of the table alone."""
+STRONG = ("", "red", "bold red")
+AGAINST = ("", "magenta", "bold magenta")
+SHORT = {"attribution": "gradient"}
+"""Heads of columns that are shorter than the lens's name."""
+WHAT_IT_IS = {
+    "deletion": "its tokens are taken out of the text, and the model reads the rest afresh",
+    "total": "no later token may read it, in any layer or head",
+    "direct": "the answer's tokens may not read it; what others gathered from it stays",
+}
+NOT_PROOF = (
+    "Estimates are first order: what a small step says of a large one. Only what was measured was measured. Two "
+    "passages that say the same stand in for each other, so that neither alone is missed."
+)
+
+
+def answer_lines(trace: AnswerTrace, *, top: int = 10, width: int = WIDTH) -> Iterator[Text]:
+    """Yield a trace of an answer line by line, each at most 80 cells wide.
+
+    Args:
+        trace: from `wherefrom.trace_answer`.
+        top: how many passages to list, by the size of their evidence; those that weights point at are always listed.
+        width: cells of a line, where there are fewer than 80.
+    """
+    width = min(width, WIDTH)
+    yield from _headline(trace, width)
+    yield Text()
+    yield from _prompt(trace, width)
+    yield from _answer(trace, width)
+    yield Text()
+    yield from _table(trace, top, width)
+    yield Text()
+    yield from _verdict(trace, width)
+    yield Text()
+    yield from _sure(trace, width)
+    yield from flow(NOT_PROOF, width, "dim")
+    yield from _cost(trace, width)
+
+
+def print_answer(trace: AnswerTrace, *, top: int = 10, console: Console | None = None) -> None:
+    """Print a trace of an answer; without colour when the output is not a terminal, or when NO_COLOR is set.
+
+    Raises:
+        OSError: the output cannot be written; a BrokenPipeError if its reader has gone.
+    """
+    out = console or PipeConsole(highlight=False)
+    if out.width < 1:
+        out.width = WIDTH
+    for line in answer_lines(trace, top=top, width=out.width):
+        out.print(line, soft_wrap=True)
+
+
+def flow(text: str, width: int, style: str = "", *, indent: str = "") -> Iterator[Text]:
+    """Yield a text on lines that fit, broken at its blanks; what `solid` made stays together."""
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else indent + word
+        if line and cell_len(longer) > width:
+            yield Text(line.replace(HARD_BLANK, " "), style)
+            longer = indent + word
+        line = longer
+    yield Text(line.replace(HARD_BLANK, " "), style)
+
+
+def _headline(trace: AnswerTrace, width: int) -> Iterator[Text]:
+    name = fitted(trace.model, min(cell_len(trace.model), 30))
+    made = f"{count(trace.first, 'token')} of prompt in {count(len(trace.passages), _unit(trace))}"
+    answer = f"{count(len(trace.tokens) - trace.first, 'token')} of answer"
+    first, *more = flow(f"{solid(name)} · {made}, {answer}", width)
+    first.stylize("bold", 0, len(name))
+    yield from (first, *more)
+
+
+def _unit(trace: AnswerTrace) -> str:
+    return trace.by if trace.by in ("token", "word", "sentence", "line", "paragraph", "document") else "passage"
+
+
+def _prompt(trace: AnswerTrace, width: int) -> Iterator[Text]:
+    """Yield the prompt, its passages coloured by their evidence."""
+    end = trace.tokens[trace.first - 1].span[1]
+    if end > SHOWN:
+        yield from flow(f"(a prompt of {end:,} characters; the table shows its strongest passages)", width, "dim")
+        return
+    for line in _pieces(trace):
+        yield from (Text.assemble("  ", *isolated(own)) for own in _broken(line, width - 2))
+
+
+def _broken(pieces: list[tuple[str, str]], room: int) -> Iterator[list[tuple[str, str]]]:
+    """Yield a line of the prompt in lines that fit, broken before a word; a word that fits none is cut."""
+    line: list[tuple[str, str]] = []
+    left = room
+    for word in words(pieces):
+        if line and sum(cell_len(piece) for piece, _ in word) > left:
+            yield line
+            line, left = [], room
+            word[0] = (word[0][0].removeprefix(" "), word[0][1])  # the line's end is a blank itself
+        for text, style in word:
+            for part in _parts(text, room):
+                if cell_len(part) > left and line:
+                    yield line
+                    line, left = [], room
+                line.append((part, style))
+                left -= cell_len(part)
+    yield line
+
+
+def _parts(text: str, cells: int) -> Iterator[str]:
+    """Yield a text in parts that are no wider than a line."""
+    part = ""
+    for character in text:
+        if cell_len(part + character) > cells:
+            yield part
+            part = ""
+        part += character
+    yield part
+
+
+def _pieces(trace: AnswerTrace) -> list[list[tuple[str, str]]]:
+    """Return the lines of the prompt, each token's text with the style of its passage."""
+    best = trace.best
+    largest = float(abs(best).max(initial=0.0))
+    styles = {
+        position: _style(float(best[place]), largest)
+        for place, passage in enumerate(trace.passages)
+        for position in range(passage.start, passage.stop)
+    }
+    lines: list[list[tuple[str, str]]] = [[]]
+    end = 0
+    for token in trace.tokens.items[: trace.first]:
+        if token.span[1] <= end:
+            continue
+        for number, part in enumerate(trace.tokens.text[end : token.span[1]].split("\n")):
+            if number:
+                lines.append([])
+            if part:
+                shown = readable(part).removesuffix(LEFT_TO_RIGHT_MARK)
+                lines[-1].append((shown, styles.get(token.position, "dim")))
+        end = token.span[1]
+    return lines
+
+
+def _style(value: float, largest: float) -> str:
+    """Return the colour of a passage: none below a tenth of the largest, stronger from a half."""
+    if largest == 0 or abs(value) < 0.1 * largest:
+        return ""
+    return (STRONG if value > 0 else AGAINST)[1 + (abs(value) >= 0.5 * largest)]
+
+
+def _answer(trace: AnswerTrace, width: int) -> Iterator[Text]:
+    log_p = sum(trace.token_log_probabilities)
+    text = shortened(readable(trace.answer))
+    whole = len(trace.chosen) == len(trace.tokens) - trace.first
+    counted = "" if whole else f", {count(len(trace.chosen), 'token')} of it counted"
+    made = "answer, written by the model" if trace.written else "answer"
+    value = f"{trace.unit} {signed(trace.value, 1)}" if trace.unit != "log-probability" else f"{signed(log_p, 1)} nats"
+    probability = percent(math.exp(log_p)) if math.exp(log_p) >= 0.0005 else f"{math.exp(log_p):.1e}"
+    lines = list(flow(f"{made}: {solid(text)}{counted} · probability {probability}, {solid(value)}", width))
+    at = lines[0].plain.find(text)
+    if at >= 0:
+        lines[0].stylize("bold", at, at + len(text))
+    yield from lines
+
+
+def _table(trace: AnswerTrace, top: int, width: int) -> Iterator[Text]:
+    listed = _listed(trace, top)
+    numbers = [lens for lens in trace.lenses.values() if lens.name != "weight"]
+    yield from flow(f"What the answer drew on, by {trace.by}; positive: it spoke for the answer", width, "bold")
+    heads = "".join(f"{SHORT.get(lens.name, lens.name):>9}" for lens in numbers)
+    yield Text(f"{'#':>4}  {_unit(trace):<{LABEL}} {'weight':>6}{heads}{'measured':>10}", "dim")
+    for place in listed:
+        yield _row(trace, place, numbers)
+    rest = sorted(set(range(len(trace.passages))) - set(listed))
+    if rest:
+        share = float(trace.lenses["weight"].values[rest].sum())
+        largest = float(abs(trace.best[rest]).max())
+        label = f"{count(len(rest), 'other')}"
+        yield Text(f"{'':>4}  {label:<{LABEL}} {percent(share):>6}  evidence of each within ±{largest:.3f}", "dim")
+    for lens in trace.lenses.values():
+        yield from flow(f"{SHORT.get(lens.name, lens.name)}: {lens.meaning}", width, "dim")
+    meaning = WHAT_IT_IS[trace.how]
+    yield from flow(
+        f"measured: what the {trace.unit} loses without the passage ({trace.how}: {meaning}); a blank was not run",
+        width,
+        "dim",
+    )
+
+
+def _listed(trace: AnswerTrace, top: int) -> list[int]:
+    """Return the passages in the table, by the size of what is known of them."""
+    order = [int(place) for place in (-abs(trace.best)).argsort(kind="stable")]
+    weights = trace.lenses["weight"].values
+    heaviest = {int(place) for place in (-weights).argsort(kind="stable")[:2]}
+    return [place for rank, place in enumerate(order) if rank < top or place in heaviest]
+
+
+def _row(trace: AnswerTrace, place: int, lenses: list[Lens]) -> Text:
+    passage, weight = trace.passages[place], float(trace.lenses["weight"].values[place])
+    label = fitted(quoted(passage.name or passage.label), LABEL, pad=False)
+    row = Text(f"{place:>4}  {set_cell_size(label, LABEL)} {percent(weight):>6}")
+    for lens in lenses:
+        largest = float(abs(lens.values).max())
+        row.append(f"{signed(float(lens.values[place]), largest):>9}")
+    measured = float(trace.measured[place])
+    most = float(abs(trace.best).max())
+    number = "" if math.isnan(measured) else signed(measured, most)
+    if number and abs(measured) < trace.noise:
+        number = "noise"
+    row.append(f"{number:>10} ")
+    value = float(trace.best[place])
+    row.append(bar(abs(value), most, BAR), "red" if value >= 0 else "magenta")
+    return row
+
+
+def _name(trace: AnswerTrace, place: int) -> str:
+    passage = trace.passages[place]
+    return solid(f"#{place} {fitted(quoted(passage.name or passage.label), 32, pad=False)}")
+
+
+def _verdict(trace: AnswerTrace, width: int) -> Iterator[Text]:
+    mattered = trace.mattered
+    if mattered:
+        named = ", ".join(_name(trace, place) for place in mattered[:4])
+        more = f" and {len(mattered) - 4} more" if len(mattered) > 4 else ""
+        yield from flow(f"What mattered: {named}{more}.", width, "bold")
+    else:
+        yield from flow("Nothing mattered beyond the noise of the number format.", width, "bold")
+    for place in trace.misleading[:2]:
+        weight, measured = float(trace.lenses["weight"].values[place]), float(trace.measured[place])
+        text = (
+            f"Weights point at {_name(trace, place)} ({percent(weight)}), but without it the {trace.unit} changes by "
+            f"{signed(-measured, float(abs(trace.best).max()))} only: it did not matter."
+        )
+        yield from flow(text, width)
+
+
+def _sure(trace: AnswerTrace, width: int) -> Iterator[Text]:
+    known = [own for own in trace.agreements if not math.isnan(own.correlation)]
+    if not known:
+        yield from flow(
+            f"How sure: {count(trace.runs, 'run')} measured, too few to say how well each lens ranks this prompt; "
+            "a larger budget says it.",
+            width,
+        )
+        return
+    each = ", ".join(solid(f"{SHORT.get(own.lens, own.lens)} {own.correlation:+.2f}") for own in known)
+    yield from flow(
+        f"How sure: rank correlation of each lens with {count(known[0].runs, 'measured run')} of this prompt: {each}.",
+        width,
+    )
+
+
+def _cost(trace: AnswerTrace, width: int) -> Iterator[Text]:
+    cost = trace.cost
+    yield from flow(
+        f"{cost.passes:.1f} passes' worth of {cost.budget:g} allowed ({cost.forward:.1f} forward, {cost.backward:.0f} "
+        f"backward), {cost.seconds:.1f} s; differences below {trace.noise:.0e} are rounding",
+        width,
+        "dim",
+    )

@@ -1,0 +1,538 @@
+"""Measured effects of passages: against texts really built again, and whole texts with the cut in a dense mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wherefrom
+from wherefrom import Cut, Destination, InputError, RecordingError, Scope, Target, knock_out
+from wherefrom.attention import Mask
+from wherefrom.evidence import ablations, removal
+from wherefrom.evidence.ablations import Ablator, ablate, leave_one_out, noise_floor, subsets
+from wherefrom.evidence.goal import AnswerGoal, TokenGoal
+from wherefrom.evidence.huggingface import TransformersDestination
+from wherefrom.evidence.running import Executed, Runner, runner_of
+from wherefrom.model.attention_function import plain
+
+CLOSE = 1e-4  # nats
+IDS = tuple(torch.randint(3, 90, (26,), generator=torch.Generator().manual_seed(5)).tolist())
+MEANINGS = ("deletion", "total", "direct")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A passage."""
+
+    start: int
+    stop: int
+    label: str = "some words"
+
+
+PARTS = (Part(1, 4), Part(4, 5), Part(7, 12), Part(12, 17), Part(17, 20))  # 0, 5 and 6 are in none; 19 is the last
+GOALS = {
+    "log-odds": AnswerGoal(IDS, 20),
+    "log-probability": AnswerGoal(IDS, 20, "log-probability"),
+    "chosen": AnswerGoal(IDS, 20, "log-odds", (1, 3)),
+    "the last prompt token stays": AnswerGoal(IDS, 22),
+    "token": TokenGoal(IDS, Target(33)),
+    "lead": TokenGoal(IDS, Target(33, 44)),
+}
+KEPT = np.array(
+    [
+        [1, 1, 1, 1, 1],
+        [0, 1, 1, 1, 1],
+        [1, 0, 1, 0, 1],
+        [1, 1, 0, 0, 1],
+        [1, 1, 1, 1, 0],
+        [0, 0, 0, 0, 0],
+        [1, 0, 1, 1, 0],
+    ],
+    dtype=bool,
+)
+
+
+@pytest.fixture(scope="module")
+def own(small) -> Runner:
+    return runner_of(small)
+
+
+def llama(**changes) -> torch.nn.Module:
+    torch.manual_seed(3)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 101,
+        "max_position_embeddings": 64,
+    }
+    kind = changes.pop("kind", "Llama")
+    model = getattr(hf, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(
+        getattr(hf, f"{kind}Config")(**{**sizes, **changes})
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6)  # so that the weights of attention are far from even
+    return model
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Runner:
+    return runner_of(llama())
+
+
+@pytest.fixture(params=["own", "foreign"])
+def runner(request) -> Runner:
+    return request.getfixturevalue(request.param)
+
+
+def edges(goal, parts, kept, how):
+    """Which edges a choice removes, bool [T, T], in plain loops."""
+    length = len(goal.ids)
+    passage = [next((n for n, part in enumerate(parts) if part.start <= i < part.stop), -1) for i in range(length)]
+    removed = np.zeros((length, length), dtype=bool)
+    for i in range(length):
+        for j in range(i):
+            dropped = passage[j] >= 0 and not kept[passage[j]]
+            removed[i, j] = dropped and passage[i] != passage[j] and (how == "total" or i >= goal.rows[0])
+    return removed
+
+
+def twin(runner, goal, parts, kept, how, layers=None, heads=None):
+    """The same by a whole text run again, all edges in a dense mask; or by a text really built again."""
+    if how == "deletion":
+        ids = [
+            token
+            for i, token in enumerate(goal.ids)
+            if not any(part.start <= i < part.stop and not own for part, own in zip(parts, kept, strict=True))
+        ]
+        rows = [row - (len(goal.ids) - len(ids)) for row in goal.rows]
+        return float(goal.value(runner.logits(torch.tensor([ids]), rows))[0])
+    removed = torch.from_numpy(edges(goal, parts, kept, how))
+
+    def attention(one):
+        inside = layers is None or one.layer in layers
+        of_heads = torch.tensor([inside and (heads is None or head in heads) for head in range(one.q.shape[1])])
+        permitted = one.permitted() & ~(removed & of_heads[:, None, None])
+        explicit = Mask(causal=False, explicit=permitted[0].numpy())
+        return plain(one.q, one.k, one.v, mask=explicit, scale=one.scale, site=None)
+
+    with torch.no_grad():
+        return float(goal.value(runner.logits(torch.tensor([goal.ids]), goal.rows, attention=attention))[0])
+
+
+def twins(runner, goal, parts, kept, how, **scope):
+    with torch.no_grad():
+        return np.array([twin(runner, goal, parts, choice, how, **scope) for choice in kept])
+
+
+@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize("how", MEANINGS)
+def test_values_are_those_of_the_slow_twin(runner, how, name):
+    goal = GOALS[name]
+    found = ablate(runner, goal, PARTS, KEPT, how=how)
+    expected = twins(runner, goal, PARTS, KEPT, how)
+    assert np.abs(found.values - expected).max() <= CLOSE
+    assert found.whole == found.values[0]
+    assert np.abs(found.effects).max() > 100 * CLOSE  # so that the comparison says something
+    assert (found.how, found.unit) == (how, goal.unit)
+    assert found.values.dtype == np.float64
+    assert found.alone > 0
+
+
+@pytest.mark.parametrize("how", ["total", "direct"])
+@pytest.mark.parametrize("scope", [{"layers": (1,)}, {"heads": (0, 3)}, {"layers": (0,), "heads": (1,)}], ids=str)
+def test_scopes(runner, how, scope):
+    goal = GOALS["log-odds"]
+    found = ablate(runner, goal, PARTS, KEPT, how=how, **scope)
+    assert np.abs(found.values - twins(runner, goal, PARTS, KEPT, how, **scope)).max() <= CLOSE
+    assert np.abs(found.effects).max() > 10 * CLOSE
+
+
+@pytest.mark.parametrize("how", MEANINGS)
+def test_whole_texts_run_again_give_the_same(runner, how, monkeypatch):
+    goal = GOALS["log-odds"]
+    alone = ablate(runner, goal, PARTS, KEPT, how=how)
+    monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    whole = ablate(runner, goal, PARTS, KEPT, how=how)
+    assert np.abs(alone.values - whole.values).max() <= CLOSE / 3
+    assert whole.alone == 0 < alone.alone
+    assert whole.cost > alone.cost
+
+
+def test_a_total_cut_is_what_rerun_says(small, own):
+    goal = GOALS["token"]
+    found = leave_one_out(own, goal, PARTS, how="total")
+    for part, value in zip(PARTS, found.values, strict=True):
+        cut = Cut(tuple(range(part.stop, len(IDS))), tuple(range(part.start, part.stop)))
+        assert value == pytest.approx(float(goal.value(wherefrom.rerun(small, IDS, cut)[None])[0]), abs=CLOSE)
+
+
+@pytest.mark.parametrize("scope", [Scope(), Scope((0, 2)), Scope(None, (1, 4)), Scope((1,), (2,))], ids=str)
+@pytest.mark.parametrize("name", ["token", "lead"])
+def test_a_direct_cut_of_a_token_is_a_knock_out(small, own, scope, name):
+    goal = GOALS[name]
+    parts = [Part(i, i + 1) for i in range(len(IDS) - 1)]
+    recording = recorded(small)
+    expected = knock_out(Destination(small, recording), goal.target, [(i,) for i in range(len(parts))], scope=scope)
+    found = leave_one_out(own, goal, parts, how="direct", layers=scope.layers, heads=scope.heads)
+    assert np.abs(found.effects - expected.nats).max() <= 1e-5
+    assert found.alone == len(parts)
+
+
+def recorded(small):
+    text = "".join(small.tokenizer.decode([token]) for token in IDS)
+    recording = wherefrom.record(small, text)
+    assert recording.tokens.ids == IDS
+    return recording
+
+
+def test_a_direct_cut_of_a_token_is_a_knock_out_in_transformers_too():
+    model, goal = llama(), GOALS["token"]
+    parts = [Part(i, i + 1) for i in range(len(IDS) - 1)]
+    recording = wherefrom.record(model, input_ids=torch.tensor([IDS]))
+    at = TransformersDestination(model, recording)
+    expected = knock_out(at, goal.target, [(i,) for i in range(len(parts))])
+    assert np.abs(leave_one_out(runner_of(model), goal, parts, how="direct").effects - expected.nats).max() <= 1e-5
+
+
+ODD = {
+    "a window": {"kind": "Mistral", "sliding_window": 5},
+    "softcaps": {"kind": "Gemma2", "head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 5.0},
+    "sinks": {"kind": "GptOss", "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 6},
+    "learned positions": {"kind": "GPT2"},
+}
+
+
+@pytest.mark.parametrize("how", MEANINGS)
+@pytest.mark.parametrize("name", ODD)
+def test_models_whose_calls_are_not_plain(name, how):
+    runner, goal = runner_of(llama(**ODD[name])), AnswerGoal(IDS, 20, "log-probability")
+    found = ablate(runner, goal, PARTS, KEPT, how=how)
+    assert np.isfinite(found.values).all()
+    plain_calls = name == "learned positions"
+    assert (found.alone > 0) == plain_calls
+    if how == "deletion" or plain_calls or name == "a window":
+        assert np.abs(found.values - twins(runner, goal, PARTS, KEPT, how)).max() <= CLOSE
+    else:
+
+        def attention(one):
+            return one.attend(removed=cut).output
+
+        for choice, value in zip(KEPT, found.values, strict=True):
+            cut = torch.from_numpy(edges(goal, PARTS, choice, how))
+            with torch.no_grad():
+                logits = runner.logits(torch.tensor([IDS]), goal.rows, attention=attention)
+            assert value == pytest.approx(float(goal.value(logits)[0]), abs=CLOSE)
+
+
+def test_a_model_that_mixes_tokens_by_other_ways_is_run_whole():
+    from hf_small import _jamba
+
+    torch.manual_seed(1)
+    runner = runner_of(_jamba()[0].eval())
+    goal = AnswerGoal(IDS, 20, "log-probability")
+    for how in MEANINGS:
+        found = ablate(runner, goal, PARTS, KEPT, how=how)
+        assert found.alone == 0
+        assert np.abs(found.values - twins(runner, goal, PARTS, KEPT, how)).max() <= CLOSE
+
+
+def test_angles_that_grow_with_the_text_are_not_reused():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    assert ablate(runner_of(llama(rope_parameters=rope)), GOALS["token"], PARTS, KEPT).alone == 0
+
+
+@pytest.mark.parametrize("how", MEANINGS)
+@pytest.mark.parametrize("alone", [True, False])
+def test_no_map_of_all_pairs_is_formed(own, how, alone, monkeypatch):
+    def never(self):
+        raise AssertionError("a map of T x S")
+
+    if not alone:
+        monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    monkeypatch.setattr(Executed, "permitted", never)
+    assert np.isfinite(ablate(own, GOALS["log-odds"], PARTS, KEPT, how=how).values).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_passages_and_choices(small, data):
+    runner, length = runner_of(small), data.draw(st.integers(6, 26))
+    first = data.draw(st.integers(3, length - 1))
+    goal = AnswerGoal(IDS[:length], first, "log-probability")
+    marks = sorted(data.draw(st.sets(st.integers(1, first), min_size=2, max_size=6)))
+    parts = [Part(start, stop) for start, stop in pairwise(marks)]
+    kept = np.array([data.draw(st.lists(st.booleans(), min_size=len(parts), max_size=len(parts)))])
+    how = data.draw(st.sampled_from(MEANINGS))
+    found = ablate(runner, goal, parts, kept, how=how)
+    assert np.abs(found.values - twins(runner, goal, parts, kept, how)).max() <= CLOSE
+
+
+# -- costs
+
+
+def test_costs_are_counted_in_tokens(runner):
+    goal, tokens = GOALS["log-odds"], []
+    logits = runner.logits(torch.tensor([IDS]), [25])
+    assert logits.shape[1] == 1
+    counted = counting(runner, tokens)
+    found = ablate(counted, goal, PARTS, KEPT)
+    assert found.alone == 0  # such a runner is none that runs rows alone
+    deleted = [sum(len_of(part) for part, own in zip(PARTS, choice, strict=True) if not own) for choice in KEPT]
+    assert sum(tokens) == 26 + sum(26 - gone for gone in deleted[1:])
+    assert found.cost == pytest.approx(sum(tokens) / 26, abs=1e-12)
+
+
+def len_of(part):
+    return part.stop - part.start
+
+
+def counting(runner, tokens):
+    class Counting(Runner):
+        name, fingerprint, format = runner.name, runner.fingerprint, runner.format
+        vocabulary, context = runner.vocabulary, runner.context
+
+        def logits(self, ids, rows, *, attention=None, padding=None):
+            tokens.append(ids.numel())
+            return runner.logits(ids, rows, attention=attention, padding=padding)
+
+        def projection(self, name):
+            return runner.projection(name)
+
+        def label(self, token):
+            return runner.label(token)
+
+    return Counting()
+
+
+def test_rows_run_alone_cost_what_they_are(runner):
+    goal, length = GOALS["log-odds"], len(IDS)  # its rows are 19 to 24
+    direct = leave_one_out(runner, goal, PARTS, how="direct")
+    assert direct.cost * length == pytest.approx(length + 6 + 5 * 6)
+    # Each begins at its passage and ends at row 24. The last holds row 19, which predicts: a whole text, or from 16.
+    total = leave_one_out(runner, goal, PARTS, how="total")
+    assert total.cost * length == pytest.approx(length + 6 + (24 - 3) + (21 - 1) + (18 - 5) + (13 - 5) + 26)
+    deleted = leave_one_out(runner, goal, PARTS)
+    assert deleted.cost * length == pytest.approx(length + 6 + (24 - 3) + (21 - 1) + (18 - 5) + (13 - 5) + (9 - 3))
+    assert (direct.alone, total.alone, deleted.alone) == (5, 4, 5)
+    measurer = Ablator(runner, goal, PARTS)
+    assert measurer.costs(~np.eye(5, dtype=bool)).sum() * length == pytest.approx(68)
+    assert measurer.costs(np.ones((2, 5), dtype=bool)).tolist() == [0, 0]
+
+
+def test_a_budget_takes_the_first_choices(runner):
+    goal = GOALS["log-odds"]
+    every = ablate(runner, goal, PARTS, KEPT)
+    some = ablate(runner, goal, PARTS, KEPT, budget=3.0)
+    count = len(some.values)
+    assert 1 < count < len(KEPT)
+    assert some.cost <= 3.0
+    assert (some.kept == KEPT[:count]).all()
+    assert np.abs(some.values - every.values[:count]).max() <= CLOSE
+    with pytest.raises(InputError, match=r"the budget: expected at least 2\.\d\d forward passes' worth") as refused:
+        ablate(runner, goal, PARTS, KEPT[1:], budget=1.5)
+    assert len(ablate(runner, goal, PARTS, KEPT[1:2], budget=refused.value.least).values) == 1
+
+
+def test_one_ablator_measures_many_things(runner):
+    measurer = Ablator(runner, GOALS["log-odds"], PARTS)
+    assert measurer.cost == 1
+    first = measurer.measure(KEPT, how="direct")
+    again = measurer.measure(KEPT, how="direct")
+    assert (first.values == again.values).all()
+    assert again.cost * 26 == pytest.approx(6 * 6)  # the check is not made again
+    assert measurer.cost == pytest.approx(1 + first.cost + again.cost)
+
+
+def test_progress_and_no_runs(runner):
+    told = []
+    ablate(runner, GOALS["log-odds"], PARTS, KEPT, progress=lambda done, of: told.append((done, of)))
+    assert told[-1] == (7, 7)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    nothing = ablate(runner, GOALS["log-odds"], PARTS, np.zeros((0, 5), dtype=bool))
+    assert nothing.values.shape == (0,)
+    assert nothing.cost >= 1
+    assert ablate(runner, GOALS["log-odds"], PARTS, []).kept.shape == (0, 5)
+    assert "Ablations(deletion, 0 runs of 5 passages" in repr(nothing)
+
+
+# -- proofs
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("how", ["total", "direct"])
+def test_a_cut_that_takes_no_effect_is_found_out(runner, how, alone, monkeypatch):
+    if not alone:
+        monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    true_scores = removal._scores
+
+    def wrong(q, k, scale, softcap=None):
+        return true_scores(q, k, scale, softcap) + 0.1
+
+    monkeypatch.setattr(removal, "_scores", wrong)
+    with pytest.raises(RecordingError, match="the proof of a cut in"):
+        ablate(runner, GOALS["log-odds"], PARTS, KEPT, how=how)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_edge_that_is_read_all_the_same_is_found_out(runner, alone, monkeypatch):
+    if not alone:
+        monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    monkeypatch.setattr(removal.Limits, "of_permitted", lambda permitted, like, added=None: removal.Limits())
+    with pytest.raises(RecordingError, match="the proof of a cut in"):
+        ablate(runner, GOALS["log-odds"], PARTS, KEPT, how="direct")
+
+
+def test_every_call_is_proven(runner, monkeypatch):
+    seen = []
+    monkeypatch.setattr(removal, "_prove", lambda name, *rest: seen.append(name))
+    layers = 3 if runner.format == "float32" and "Own" in type(runner).__name__ else 2
+    ablate(runner, GOALS["log-odds"], PARTS, KEPT, how="total")
+    assert len(seen) == len(set(seen)) == layers
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ((), "the passages: expected at least one, got none"),
+        ((Part(3, 3),), "expected at least one token, got none"),
+        ((Part(-1, 3),), "expected at least one token"),
+        ((Part(18, 22),), "expected one before the answer, of tokens 0 to 19, got tokens 18 to 21"),
+        ((Part(1, 5), Part(4, 8)), "expected no overlap, got tokens 4 to 7, and another up to token 4"),
+        (5, "the passages: expected passages of the prompt"),
+    ],
+)
+def test_passages_that_cannot_be_taken_away(own, parts, says):
+    with pytest.raises(InputError, match=says):
+        Ablator(own, GOALS["log-odds"], parts)
+
+
+@pytest.mark.parametrize(
+    ("kept", "more", "says"),
+    [
+        (
+            np.ones((2, 4), dtype=bool),
+            {},
+            r"expected a bool array \[n, 5\], a row for each run, got bool of shape \(2, 4\)",
+        ),
+        (np.ones(5, dtype=bool), {}, "expected a bool array"),
+        (np.ones((2, 5)), {}, "got float64 of shape"),
+        (KEPT, {"how": "softly"}, 'expected "deletion" or "total" or "direct"'),
+        (KEPT, {"layers": (0,)}, "the layers and heads of a deletion"),
+        (KEPT, {"how": "total", "layers": (9,)}, "the layer"),
+        (KEPT, {"how": "direct", "heads": (6,)}, "the head"),
+        (KEPT, {"how": "direct", "heads": ()}, "the heads to keep"),
+    ],
+)
+def test_choices_that_cannot_be_made(own, kept, more, says):
+    with pytest.raises(InputError, match=says):
+        ablate(own, GOALS["log-odds"], PARTS, kept, **more)
+
+
+def test_nothing_left_of_the_prompt(runner):
+    parts = (Part(0, 10, "first"), Part(10, 20, "second"))
+    with pytest.raises(InputError, match=r'expected something left of the prompt.*\("first", "second"\)'):
+        ablate(runner, GOALS["log-odds"], parts, [[False, False]])
+    for how in ("total", "direct"):  # a passage reads itself
+        found = ablate(runner, GOALS["log-odds"], parts, [[False, False]], how=how)
+        assert np.abs(found.values - twins(runner, GOALS["log-odds"], parts, found.kept, how)).max() <= CLOSE
+
+
+def test_a_destination_that_loses_all_it_reads(monkeypatch):
+    runner = runner_of(llama(kind="Mistral", sliding_window=5))
+    monkeypatch.setattr(Removal := removal.Removal, "edges", lambda self, rows, columns: columns >= -rows[:, None] * 0)
+    assert Removal is removal.Removal
+    with pytest.raises(InputError, match="expected something left to read for destination 0"):
+        ablate(runner, AnswerGoal(IDS, 20, "log-probability"), PARTS, KEPT, how="total")
+
+
+def test_infinite_log_odds_name_the_ablation(own):
+    goal = GOALS["log-odds"]
+
+    class Certain(AnswerGoal):
+        calls = 0
+
+        def value(self, logits):
+            type(self).calls += 1
+            return super().value(
+                logits if type(self).calls < 3 else logits + 1e6 * torch.eye(logits.shape[-1])[list(self.tokens)]
+            )
+
+    with pytest.raises(InputError, match=r"the answer's log-odds in the deletion of \"some words\".*log-probability"):
+        ablate(own, Certain(goal.ids, goal.first), PARTS, KEPT)
+
+
+# -- rounding
+
+
+def test_noise_in_single_precision(runner):
+    goal = GOALS["log-odds"]
+    floor = noise_floor(runner, goal)
+    assert 0 < floor < 1e-4
+    found = ablate(runner, goal, PARTS, KEPT)
+    assert found.noise == pytest.approx(1e-5)
+    assert found.within_noise.tolist() == [True] + [False] * 6
+    assert found.exactness.startswith("exact: ")
+
+
+def test_half_precision_says_what_is_noise():
+    runner, goal = runner_of(llama().to(torch.bfloat16)), AnswerGoal(IDS, 20, "log-probability")
+    found = ablate(runner, goal, PARTS, KEPT)
+    assert found.noise > 100 * noise_floor(runner_of(llama()), goal)
+    assert "bfloat16, in which a difference below" in found.exactness
+    assert not found.exactness.startswith("exact")
+    assert found.within_noise[0]
+    single = ablate(runner_of(llama()), goal, PARTS, KEPT)
+    assert np.abs(found.effects - single.effects).max() < 20 * found.noise
+
+
+# -- choices
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(2, 40), n=st.integers(0, 40), share=st.floats(0.05, 0.95), seed=st.integers(0, 5))
+def test_subsets(count, n, share, seed):
+    drawn = subsets(count, n, share=share, seed=seed)
+    assert drawn.shape == (n, count)
+    assert drawn.dtype == bool
+    assert ((drawn.sum(axis=1) > 0) & (drawn.sum(axis=1) < count)).all()
+    possible = 2**count - 2
+    if count <= 12 or 0.3 < share < 0.7:
+        assert len({row.tobytes() for row in drawn}) == min(n, possible)
+    assert (subsets(count, n, share=share, seed=seed) == drawn).all()
+    assert (subsets(count, n + 3, share=share, seed=seed)[:n] == drawn).all()
+
+
+def test_subsets_of_few_and_of_one():
+    assert subsets(1, 3).tolist() == [[False]] * 3
+    assert sorted(subsets(2, 4)[:2].tolist()) == [[False, True], [True, False]]
+    assert subsets(PARTS, 2).shape == (2, 5)
+    assert abs(subsets(30, 400, share=0.3).mean() - 0.3) < 0.02
+    for wrong in ({"share": 1.0}, {"share": 0.0}):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            subsets(3, 2, **wrong)
+    with pytest.raises(InputError, match="the number of passages"):
+        subsets(0, 2)
+    with pytest.raises(InputError, match="the number of choices"):
+        subsets(3, -1)
+
+
+def test_batches_stay_small(own, monkeypatch):
+    goal, expected = GOALS["log-odds"], ablate(own, GOALS["log-odds"], PARTS, KEPT, how="direct")
+    monkeypatch.setattr(ablations, "MAP_AT_ONCE", 1)
+    found = ablate(own, goal, PARTS, KEPT, how="direct")
+    assert np.abs(found.values - expected.values).max() <= CLOSE / 10

@@ -1,0 +1,204 @@
+"""What an answer drew on, from the prompt to the table: each number against what is run by hand, costs, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.cells import cell_len
+
+import wherefrom
+from wherefrom import AnswerTrace, LanguageModel
+from wherefrom.errors import InputError
+from wherefrom.evidence.answered import spearman
+from wherefrom.evidence.goal import AnswerGoal, log1mexp
+from wherefrom.evidence.gradients import price
+from wherefrom.evidence.prompted import read_prompted
+from wherefrom.evidence.read_weights import read_weights
+from wherefrom.evidence.running import runner_of
+from wherefrom.passages import passages
+from wherefrom.views.answered import answer_lines
+
+PROMPT = "Anna lives in Oslo. Boris has a red car. Clara lives in Rome. Question: Where does Clara live? Clara lives in"
+MARKS = {"anna": "Anna lives in Oslo.", "boris": "Boris has a red car.", "clara": "Clara lives in Rome."}
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return wherefrom.load()
+
+
+@pytest.fixture(scope="module")
+def traced(model: LanguageModel) -> AnswerTrace:
+    return wherefrom.trace_answer(model, PROMPT, "Rome", by=MARKS, budget=9)
+
+
+def log_odds(model: LanguageModel, ids: list[int], first: int) -> float:
+    """Return an answer's log-odds, by the plainest way."""
+    with torch.inference_mode():
+        logits = model.transformer(torch.tensor([ids]))[0].double()
+    rows = torch.log_softmax(logits, dim=-1)
+    log_p = sum(float(rows[at - 1, ids[at]]) for at in range(first, len(ids)))
+    return log_p - math.log(1 - math.exp(log_p))
+
+
+def test_a_number_of_the_answer_is_what_the_model_says(model: LanguageModel, traced: AnswerTrace) -> None:
+    ids = list(traced.tokens.ids)
+    assert traced.answer == " Rome"
+    assert traced.value == pytest.approx(log_odds(model, ids, traced.first), abs=1e-4)
+    assert sum(traced.token_log_probabilities) - math.log(
+        1 - math.exp(sum(traced.token_log_probabilities))
+    ) == pytest.approx(traced.value, abs=1e-6)
+
+
+def test_what_was_measured_is_the_text_without_the_passage(model: LanguageModel, traced: AnswerTrace) -> None:
+    ids, known = list(traced.tokens.ids), np.flatnonzero(~np.isnan(traced.measured))
+    assert len(known) == 3
+    for place in known:
+        passage = traced.passages[place]
+        left = ids[: passage.start] + ids[passage.stop :]
+        without = log_odds(model, left, traced.first - (passage.stop - passage.start))
+        assert traced.measured[place] == pytest.approx(traced.value - without, abs=2e-4)
+    assert traced.mattered[0] == 2
+    assert traced.passages[2].name == "clara"
+
+
+def test_the_weight_is_the_mean_over_layers_heads_and_rows(model: LanguageModel, traced: AnswerTrace) -> None:
+    recording = wherefrom.record(model, model.tokenizer.tokens_of(traced.tokens.ids))
+    row = traced.first - 1
+    shares = np.zeros(len(traced.passages))
+    for layer in range(recording.model.layers):
+        for head in range(recording.model.heads):
+            window = np.asarray(
+                wherefrom.weights(
+                    recording, layer=layer, head=head, destinations=range(row, row + 1), sources=range(row + 1)
+                )
+            )[0]
+            shares += [window[own.start : own.stop].sum() for own in traced.passages]
+    expected = shares / (recording.model.layers * recording.model.heads)
+    assert traced.lenses["weight"].values == pytest.approx(expected, abs=1e-5)
+
+
+def test_weights_without_gradients_are_those_of_the_prices(model: LanguageModel) -> None:
+    runner = runner_of(model)
+    prompted = read_prompted(model, runner, PROMPT, " Rome, in Italy")
+    goal = AnswerGoal(prompted.tokens.ids, prompted.first)
+    parts = passages(prompted.tokens, "word", within=range(prompted.first))
+    shares, logits = read_weights(runner, goal, parts)
+    priced = price(runner, goal)
+    heads = sum(call.heads for call in priced.calls)
+    read = priced.sources("weight", rows=goal.rows) / (heads * len(goal.rows))
+    assert shares.numpy() == pytest.approx([read[part.start : part.stop].sum() for part in parts], abs=1e-5)
+    assert float(goal.value(logits)[0]) == pytest.approx(priced.value, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("budget", "lenses", "runs"), [(3, {"weight", "gate"}, 0), (4, {"weight", "attribution", "gate"}, 0)]
+)
+def test_a_small_budget_measures_nothing_and_says_so(
+    model: LanguageModel, budget: float, lenses: set[str], runs: int
+) -> None:
+    found = wherefrom.trace_answer(model, PROMPT, " Rome", by=MARKS, budget=budget)
+    assert set(found.lenses) == lenses
+    assert found.runs == runs
+    assert np.isnan(found.measured).all()
+    assert found.cost.passes == budget
+    assert found.evidence == pytest.approx(found.lenses["gate"].values)
+    assert "0 runs measured" in " ".join("\n".join(line.plain for line in answer_lines(found)).split())
+
+
+def test_no_more_is_run_than_the_budget_allows(traced: AnswerTrace) -> None:
+    assert 4 < traced.cost.passes <= traced.cost.budget == 9
+    assert traced.cost.backward == 2
+    assert traced.runs >= 4
+
+
+def test_a_lens_that_ranks_as_the_runs_do_agrees(traced: AnswerTrace) -> None:
+    by_name = {own.lens: own for own in traced.agreements}
+    assert set(by_name) == set(traced.lenses)
+    assert all(own.runs == traced.runs for own in traced.agreements)
+    assert by_name["gate"].correlation > by_name["weight"].correlation
+
+
+def test_a_trace_is_drawn_within_80_columns(traced: AnswerTrace) -> None:
+    lines = [line.plain for line in answer_lines(traced)]
+    assert max(map(cell_len, lines)) <= 80
+    text = " ".join("\n".join(lines).split())
+    for said in ('answer: " Rome"', 'What mattered: #2 "clara"', "How sure: rank correlation", "passes' worth of 9"):
+        assert said in text
+
+
+def test_a_trace_becomes_json(traced: AnswerTrace) -> None:
+    found = json.loads(json.dumps(traced.to_json(), allow_nan=False))
+    assert found["answer"]["text"] == " Rome"
+    assert [one["name"] for one in found["passages"]] == list(MARKS)
+    first = found["passages"][0]
+    assert traced.tokens.text[slice(*first["span"])] == MARKS["anna"]
+    assert first["weight"] == pytest.approx(float(traced.lenses["weight"].values[0]), abs=1e-6)
+
+
+def test_the_model_writes_the_answer_where_none_is_given(model: LanguageModel) -> None:
+    found = wherefrom.trace_answer(
+        model, "The capital of France is Paris. The capital of Italy is", max_tokens=1, budget=3
+    )
+    assert found.written
+    assert found.answer == " Rome"
+
+
+def test_an_answer_of_several_tokens_may_be_asked_in_part(model: LanguageModel) -> None:
+    runner = runner_of(model)
+    read = read_prompted(model, runner, PROMPT, " Rome, in Italy")
+    whole = AnswerGoal(read.tokens.ids, read.first, "log-probability")
+    parts = [AnswerGoal(read.tokens.ids, read.first, "log-probability", (place,)) for place in range(4)]
+    with torch.no_grad():
+        logits = runner.logits(torch.tensor([whole.ids]), whole.rows)
+        each = [float(part.value(logits[:, [place]])[0]) for place, part in enumerate(parts)]
+        assert sum(each) == pytest.approx(float(whole.value(logits)[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"budget": 2}, r"the budget: expected at least 3 passes"),
+        ({"budget": "much"}, r"the budget: expected at least 3 passes.*, got 'much'"),
+        ({"answer": ""}, r"the answer"),
+        ({"by": ["nowhere"]}, r"nowhere"),
+        ({"by": ["lives in"]}, r"occurs"),
+        ({"prompt": [{"role": "user", "content": "x"}]}, r"the prompt: expected a text, got a value of type list"),
+        ({"words": (5,)}, r"the chosen tokens of the answer: expected places from 0 to 0"),
+        ({"at": (0.0,)}, r"a gate"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(model: LanguageModel, how: dict[str, Any], said: str) -> None:
+    given = {"prompt": PROMPT, "answer": " Rome", "by": "sentence", **how}
+    with pytest.raises(InputError, match=said):
+        wherefrom.trace_answer(model, given.pop("prompt"), given.pop("answer"), **given)
+
+
+def test_log_odds_of_certainty_are_refused(model: LanguageModel) -> None:
+    goal = AnswerGoal((1, 2, 3), 2)
+    logits = torch.full((1, 1, 10), -1e9)
+    logits[0, 0, 3] = 1e9
+    with pytest.raises(InputError, match=r"log-odds: expected a probability between 0 and 1.*log-probability"):
+        goal.value(logits)
+    assert float(AnswerGoal((1, 2, 3), 2, "log-probability").value(logits)[0]) == 0.0
+
+
+def test_log_of_one_minus_exp_is_right_at_both_ends() -> None:
+    x = torch.tensor([-1e-12, -1e-3, -0.6, -0.8, -5.0, -50.0], dtype=torch.float64, requires_grad=True)
+    expected = [math.log(-math.expm1(float(value))) for value in x.tolist()]
+    assert log1mexp(x).tolist() == pytest.approx(expected, rel=1e-12)
+    (gradient,) = torch.autograd.grad(log1mexp(x).sum(), x)
+    assert gradient.tolist() == pytest.approx([-1 / math.expm1(-value) for value in x.tolist()], rel=1e-9)
+
+
+def test_rank_correlation_on_paper() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == 1.0
+    assert spearman([1, 2, 3, 4], [1, 2, 4, 3]) == pytest.approx(0.8)
+    assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(math.sqrt(3) / 2)
+    assert math.isnan(spearman([1, 2], [1, 2]))
+    assert math.isnan(spearman([1, 1, 1], [1, 2, 3]))
