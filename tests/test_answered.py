@@ -23,8 +23,11 @@ from wherefrom.evidence.running import runner_of
 from wherefrom.passages import passages
 from wherefrom.views.answered import answer_lines
 
-PROMPT = "Anna lives in Oslo. Boris has a red car. Clara lives in Rome. Question: Where does Clara live? Clara lives in"
+FACTS = "Anna lives in Oslo. Boris has a red car. Clara lives in Rome. David works as a baker. Elena has a hat."
+QUESTION = " Question: Where does Clara live? Clara lives in"
+PROMPT = FACTS + QUESTION
 MARKS = {"anna": "Anna lives in Oslo.", "boris": "Boris has a red car.", "clara": "Clara lives in Rome."}
+MARKS |= {"david": "David works as a baker.", "elena": "Elena has a hat."}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def model() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def traced(model: LanguageModel) -> AnswerTrace:
-    return wherefrom.trace_answer(model, PROMPT, "Rome", by=MARKS, budget=9)
+    return wherefrom.trace_answer(model, PROMPT, "Rome", by=MARKS, budget=14)
 
 
 def log_odds(model: LanguageModel, ids: list[int], first: int) -> float:
@@ -57,7 +60,7 @@ def test_a_number_of_the_answer_is_what_the_model_says(model: LanguageModel, tra
 
 def test_what_was_measured_is_the_text_without_the_passage(model: LanguageModel, traced: AnswerTrace) -> None:
     ids, known = list(traced.tokens.ids), np.flatnonzero(~np.isnan(traced.measured))
-    assert len(known) == 3
+    assert len(known) >= 3
     for place in known:
         passage = traced.passages[place]
         left = ids[: passage.start] + ids[passage.stop :]
@@ -112,9 +115,9 @@ def test_a_small_budget_measures_nothing_and_says_so(
 
 
 def test_no_more_is_run_than_the_budget_allows(traced: AnswerTrace) -> None:
-    assert 4 < traced.cost.passes <= traced.cost.budget == 9
+    assert 4 < traced.cost.passes <= traced.cost.budget == 14
     assert traced.cost.backward == 2
-    assert traced.runs >= 4
+    assert traced.runs >= 8
 
 
 def test_a_lens_that_ranks_as_the_runs_do_agrees(traced: AnswerTrace) -> None:
@@ -128,7 +131,7 @@ def test_a_trace_is_drawn_within_80_columns(traced: AnswerTrace) -> None:
     lines = [line.plain for line in answer_lines(traced)]
     assert max(map(cell_len, lines)) <= 80
     text = " ".join("\n".join(lines).split())
-    for said in ('answer: " Rome"', 'What mattered: #2 "clara"', "How sure: rank correlation", "passes' worth of 9"):
+    for said in ('answer: " Rome"', 'What mattered: #2 "clara"', "How sure: rank correlation", "passes' worth of 14"):
         assert said in text
 
 
@@ -139,6 +142,15 @@ def test_a_trace_becomes_json(traced: AnswerTrace) -> None:
     first = found["passages"][0]
     assert traced.tokens.text[slice(*first["span"])] == MARKS["anna"]
     assert first["weight"] == pytest.approx(float(traced.lenses["weight"].values[0]), abs=1e-6)
+
+
+def test_a_question_is_read_and_never_taken_away(model: LanguageModel, traced: AnswerTrace) -> None:
+    found = wherefrom.trace_answer(model, FACTS, "Rome", question=QUESTION, budget=3)
+    assert [one.label for one in found.passages] == list(MARKS.values())
+    assert found.tokens.ids == traced.tokens.ids
+    assert found.lenses["gate"].values == pytest.approx(traced.lenses["gate"].values, rel=1e-4)
+    without = wherefrom.trace_answer(model, PROMPT, "Rome", budget=3)
+    assert [one.label for one in without.passages] == [*MARKS.values(), "Question: Where does Clara live?"]
 
 
 def test_the_model_writes_the_answer_where_none_is_given(model: LanguageModel) -> None:
@@ -171,6 +183,8 @@ def test_an_answer_of_several_tokens_may_be_asked_in_part(model: LanguageModel) 
         ({"prompt": [{"role": "user", "content": "x"}]}, r"the prompt: expected a text, got a value of type list"),
         ({"words": (5,)}, r"the chosen tokens of the answer: expected places from 0 to 0"),
         ({"at": (0.0,)}, r"a gate"),
+        ({"prompt": "Rome is", "by": "sentence"}, r"the prompt: expected two parts at least"),
+        ({"question": ""}, r"the question"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(model: LanguageModel, how: dict[str, Any], said: str) -> None:

@@ -27,6 +27,14 @@ Write = Annotated[
         min=1, help="Ask about the answer that the model writes itself, at most so many tokens.", metavar="TOKENS"
     ),
 ]
+Question = Annotated[
+    str | None,
+    typer.Option(
+        help="What is asked behind the prompt, before the answer: it is read and never taken away. Without it the part "
+        "in which the prompt ends stays.",
+        metavar="TEXT",
+    ),
+]
 By = Annotated[Units | None, typer.Option(help="What the prompt is divided into (sentence).")]
 Marks = Annotated[
     list[str] | None,
@@ -66,6 +74,7 @@ class Asked:
 
     answer: str | None
     write: int | None
+    question: str | None
     by: Units | None
     marks: list[str] | None
     chat: Path | None
@@ -123,6 +132,7 @@ def trace_answer(
             loaded,
             prompt,
             asked.answer,
+            question=asked.question,
             by=list(asked.marks) if asked.marks else asked.by or "sentence",
             max_tokens=asked.write,
             progress=progress,

@@ -16,6 +16,7 @@ from wherefrom.cli.answers import (
     How,
     Marks,
     OfUnit,
+    Question,
     Write,
     refuse_beside,
     trace_answer,
@@ -66,6 +67,7 @@ def trace(
     as_json: Json = False,
     answer: Answer = None,
     write: Write = None,
+    question: Question = None,
     by: By = None,
     mark: Marks = None,
     chat: Chat = None,
@@ -73,7 +75,7 @@ def trace(
     how: How = None,
     unit: OfUnit = None,
 ) -> None:
-    """Show where a model's next token came from, or what a whole answer drew on.
+    """Show where a token came from, or what a whole answer drew on.
 
     An encoder, such as BERT, is asked about the token that a [MASK] in the text stands for; an encoder-decoder
     about the next token that it writes, whose sources are the words of the text that it reads.
@@ -96,9 +98,9 @@ def trace(
       wherefrom trace --file notes.txt --top 20
       echo "The capital of Italy is" | wherefrom trace --json | jq .sources
       wherefrom trace --file report.txt --write 20 --by paragraph --budget 20
-      wherefrom trace --file facts.txt --answer " Paris"
+      wherefrom trace --file facts.txt --question "Where does Rosa live? In" --answer " Athens"
     """
-    asked = Asked(answer, write, by, mark, chat, budget, how, unit)
+    asked = Asked(answer, write, question, by, mark, chat, budget, how, unit)
     if asked.of_answer:
         refuse_beside(
             {

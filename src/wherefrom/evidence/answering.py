@@ -56,6 +56,7 @@ def trace_answer(
     prompt: str | Sequence[Mapping[str, Any]],
     answer: str | None = None,
     *,
+    question: str | None = None,
     tokenizer: Any = None,
     by: Any = "sentence",
     words: Sequence[int] | None = None,
@@ -72,6 +73,8 @@ def trace_answer(
         model: a decoder of `wherefrom.load`, or one of transformers.
         prompt: a text; for a model of transformers also chat messages, written out by the model's template.
         answer: a text, scored as it is given, whoever wrote it; what the model writes itself unless given.
+        question: what stands between the prompt and the answer, such as "Where is it? It is"; it is read, and
+            never taken away. Without one the prompt's own last part, in which it ends, stays.
         tokenizer: of a model of transformers.
         by: what the prompt is divided into: "token", "word", "sentence", "line", "paragraph", "document", or your own
             marks (see `wherefrom.passages.passages`): texts that occur once, token ranges, or names of those.
@@ -96,7 +99,7 @@ def trace_answer(
     least = READING + 2.0 * len(gates_at)
     _require_budget(budget, least)
     runner = runner_of(model, tokenizer)
-    read = read_prompted(model, runner, prompt, answer, tokenizer=tokenizer, max_tokens=max_tokens)
+    read = read_prompted(model, runner, prompt, answer, question=question, tokenizer=tokenizer, max_tokens=max_tokens)
     goal = AnswerGoal(read.tokens.ids, read.first, unit, None if words is None else tuple(words))
     parts = _divided(read, by)
     work = _Work(runner, goal, parts, float(budget))
@@ -130,16 +133,18 @@ def _require_budget(budget: Any, least: float) -> None:
 
 
 def _divided(read: Prompted, by: Any) -> tuple[Passage, ...]:
-    """Return the passages of the prompt."""
-    found = passages(read.tokens, by, within=range(read.first))
-    if not found:
+    """Return the passages of the prompt that can be taken away."""
+    found = passages(read.tokens, by, within=range(read.sources))
+    ends = isinstance(by, str) and found[-1].stop == read.first  # the row that predicts the answer is in it
+    parts = found[:-1] if ends else found
+    if not parts:
         raise InputError(
             "the prompt",
-            expected="at least one passage",
-            given="none",
-            way_out='Divide it otherwise, for example by="token".',
+            expected="two parts at least, since the one that the answer goes on from stays",
+            given="one",
+            way_out='Divide it otherwise, for example by="token", or give what is asked as the question.',
         )
-    return found
+    return parts
 
 
 class _Work:

@@ -119,7 +119,9 @@ class Priced:
                 "direct" for another row than the goal's, or for a model that has none (`wherefrom.evidence.direct`).
         """
         rows = [check_index("position", destination, len(self))]
-        return self._window(layer, head, rows, how, repeat)[0]
+        found: Floats = self._window(layer, head, rows, how, repeat)[0]
+        return found
+        return found
 
     def window(
         self, layer: int, head: int, rows: range, columns: range, how: How = "closed form", *, repeat: int = 0

@@ -33,11 +33,13 @@ class Prompted:
     Attributes:
         tokens: of both.
         first: the position of the answer's first token.
+        sources: how many tokens stand before the question that the answer answers; `first` without a question.
         written: whether the model wrote the answer itself.
     """
 
     tokens: Tokens
     first: int
+    sources: int
     written: bool
 
     @property
@@ -53,6 +55,7 @@ def read_prompted(
     prompt: str | Sequence[Mapping[str, Any]],
     answer: str | None,
     *,
+    question: str | None = None,
     tokenizer: Any = None,
     max_tokens: int | None = None,
 ) -> Prompted:
@@ -67,6 +70,7 @@ def read_prompted(
         runner: of that model.
         prompt: a text; for a model of transformers also chat messages, written out by its template.
         answer: a text; None: what the model writes, greedily.
+        question: a text between the two.
         tokenizer: of a model of transformers.
         max_tokens: of an answer that the model writes.
 
@@ -78,7 +82,8 @@ def read_prompted(
         reader: _Own | _Other = _Own(require_model(model))
     else:
         reader = _Other(as_transformers_model(model, tokenizer))
-    before = reader.prompt(prompt)
+    before = reader.prompt(_with_question(prompt, question))
+    sources = len(before) if question is None else sum(own.span[0] < len(prompt) for own in before)
     if answer is None:
         ids = reader.written(before, most)
         if not ids:
@@ -88,13 +93,25 @@ def read_prompted(
                 given="none: it ends the text at once",
                 way_out="Give the answer that you ask about.",
             )
-        return Prompted(reader.tokens((*before.ids, *ids)), len(before), written=True)
+        return Prompted(reader.tokens((*before.ids, *ids)), len(before), sources, written=True)
     require_text(answer, "the answer")
     candidates = [reader.together(before, text) for text in _spellings(before, answer)]
     for ids in candidates:
         _require_room(runner, len(ids), len(before))
     chosen = candidates[0] if len(candidates) == 1 else max(candidates, key=lambda ids: _log_p(runner, ids, before))
-    return Prompted(reader.tokens(chosen), len(before), written=False)
+    return Prompted(reader.tokens(chosen), len(before), sources, written=False)
+
+
+def _with_question(prompt: Any, question: str | None) -> Any:
+    """Return a prompt with the question behind it."""
+    if question is None:
+        return prompt
+    require_text(question, "the question")
+    if not isinstance(prompt, str):
+        way_out = "Write the question into the last message."
+        raise InputError("the question", expected="none beside chat messages", given="one", way_out=way_out)
+    require_text(prompt)
+    return prompt + question
 
 
 def _spellings(before: Tokens, answer: str) -> list[str]:
