@@ -1,5 +1,6 @@
-"""Run the benchmarks and print their table: python -m benchmarks [evidence] [files] [forward] [generation] [others]
-[process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a file, only when named.
+"""Run the benchmarks and print their table: python -m benchmarks [evidence] [files] [forward] [generation] [gradients]
+[others] [process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a file, only when
+named.
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, files, forward, generation, others, process, scans, training
+from benchmarks import evidence, files, forward, generation, gradients, others, process, scans, training
 from benchmarks.measure import machine
 
 SUITES = {
@@ -16,6 +17,7 @@ SUITES = {
     "files": files.run,
     "forward": forward.run,
     "generation": generation.run,
+    "gradients": gradients.run,
     "others": others.run,
     "process": process.run,
     "scans": scans.run,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
 from rich.cells import cell_len
 
 import wherefrom
+from hf_small import made
 from wherefrom import AnswerTrace, LanguageModel
 from wherefrom.errors import InputError
 from wherefrom.evidence.answered import spearman
@@ -20,9 +25,11 @@ from wherefrom.evidence.gradients import price
 from wherefrom.evidence.prompted import read_prompted
 from wherefrom.evidence.read_weights import read_weights
 from wherefrom.evidence.running import runner_of
+from wherefrom.model.store import default_folder
 from wherefrom.passages import passages
 from wherefrom.views.answered import answer_lines
 
+SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "answer.schema.json").read_text(encoding="utf-8"))
 FACTS = "Anna lives in Oslo. Boris has a red car. Clara lives in Rome. David works as a baker. Elena has a hat."
 QUESTION = " Question: Where does Clara live? Clara lives in"
 PROMPT = FACTS + QUESTION
@@ -107,6 +114,7 @@ def test_a_small_budget_measures_nothing_and_says_so(
 ) -> None:
     found = wherefrom.trace_answer(model, PROMPT, " Rome", by=MARKS, budget=budget)
     assert set(found.lenses) == lenses
+    jsonschema.validate(found.to_json(), SCHEMA)
     assert found.runs == runs
     assert np.isnan(found.measured).all()
     assert found.cost.passes == budget
@@ -137,6 +145,7 @@ def test_a_trace_is_drawn_within_80_columns(traced: AnswerTrace) -> None:
 
 def test_a_trace_becomes_json(traced: AnswerTrace) -> None:
     found = json.loads(json.dumps(traced.to_json(), allow_nan=False))
+    jsonschema.validate(found, SCHEMA)
     assert found["answer"]["text"] == " Rome"
     assert [one["name"] for one in found["passages"]] == list(MARKS)
     first = found["passages"][0]
@@ -216,3 +225,76 @@ def test_rank_correlation_on_paper() -> None:
     assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(math.sqrt(3) / 2)
     assert math.isnan(spearman([1, 2], [1, 2]))
     assert math.isnan(spearman([1, 1, 1], [1, 2, 3]))
+
+
+def test_a_model_of_transformers_tells_the_same(traced: AnswerTrace) -> None:
+    theirs = wherefrom.load(default_folder(), library="transformers")
+    found = wherefrom.trace_answer(theirs, FACTS + QUESTION, "Rome", by=MARKS, budget=14)
+    assert found.tokens.ids == traced.tokens.ids
+    assert found.value == pytest.approx(traced.value, abs=1e-3)
+    for name, lens in traced.lenses.items():
+        assert found.lenses[name].values == pytest.approx(lens.values, abs=1e-2), name
+    assert found.measured == pytest.approx(traced.measured, abs=1e-3, nan_ok=True)
+
+
+def test_chat_messages_are_written_out_by_the_template() -> None:
+    theirs = wherefrom.load(default_folder(), library="transformers")
+    messages = [{"role": "user", "content": "Where is the Colosseum? Answer in one word."}]
+    found = wherefrom.trace_answer(theirs, messages, "Rome", by=["the Colosseum?"], budget=3)
+    assert "<|im_start|>assistant" in found.tokens.text[: found.tokens[found.first].span[0]]
+    assert found.answer.strip() == "Rome"
+    with pytest.raises(InputError, match="the question: expected none beside chat messages"):
+        wherefrom.trace_answer(theirs, messages, "Rome", question="Where?", budget=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bert", "the model: expected a decoder.*an encoder"),
+        ("bart", "the model: expected a decoder.*an encoder-decoder"),
+        ("bloom", "the model: expected a decoder all of whose attention can be changed"),
+        ("t5 encoder", "the model: expected"),
+    ],
+)
+def test_a_model_that_is_no_decoder_is_refused(name: str, said: str) -> None:
+    module, _ = made(name)
+    with pytest.raises(InputError, match=said):
+        runner_of(module)
+
+
+def test_rows_are_those_of_the_whole_text() -> None:
+    module, _ = made("llama")
+    ids = torch.randint(3, 101, (1, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole = module(input_ids=ids).logits
+        assert torch.allclose(runner_of(module).logits(ids, (4, 9)), whole[:, [4, 9]], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("typed_options", "said"),
+    [
+        (["--answer", "Rome", "--target", "Rome"], "--target: expected none where a whole answer is asked about"),
+        (["--answer", "Rome", "--write", "3"], "the answer: expected one, got --answer and --write"),
+        (["--by", "word", "--mark", "Anna", "--answer", "Rome"], "the sources: expected --by or --mark, got both"),
+        (["--answer", "Rome", "--budget", "1"], "the budget: expected at least 3 passes"),
+        (["--chat", "nowhere.json"], "the prompt: expected one source, got a text and --chat"),
+    ],
+)
+def test_the_command_refuses_in_a_sentence(typed_options: list[str], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "wherefrom", "trace", FACTS, *typed_options], capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"wherefrom: {said}")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_command_prints_what_python_gives() -> None:
+    options = ["--question", QUESTION.strip(), "--answer", "Rome", "--budget", "3", "--json"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "wherefrom", "trace", FACTS, *options], capture_output=True, text=True, check=True
+    )
+    found = json.loads(ended.stdout)
+    jsonschema.validate(found, SCHEMA)
+    assert [one["label"] for one in found["passages"]] == list(MARKS.values())
+    assert found["mattered"][0] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import files
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 
 import wherefrom
 from hf_small import IDS, MODELS, made, tensors_of
+from wherefrom.capture.huggingface import collected
 from wherefrom.capture.huggingface.interface import watched
 from wherefrom.capture.huggingface.seen import Given
-from wherefrom.errors import InputError
+from wherefrom.capture.memory import Spare
+from wherefrom.errors import InputError, RecordingError
 from wherefrom.mask import Mask
 from wherefrom.model.store import default_folder
 from wherefrom.questions.exact import window_of_weights
@@ -572,3 +575,58 @@ def test_every_small_model_is_recorded_or_says_why(name: str) -> None:
         assert isinstance(call.mask, Mask)
     after = tensors_of(model(**given))
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "t5", "bert"])
+def test_a_recording_that_nobody_holds_is_gone_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held in a circle it would stay until one is looked for, and the next would need fresh memory."""
+    spare, taken = Spare(), []
+    monkeypatch.setattr(collected, "SPARE", spare)
+    take = spare.take
+    monkeypatch.setattr(spare, "take", lambda label, *how: taken.append(label) or take(label, *how))
+    model, inputs = made(name)
+    given = {key: value[:1] for key, value in inputs.items()}
+    gc.collect()
+    gc.disable()
+    try:
+        recording = wherefrom.record(model, given)
+        assert taken
+        assert not spare._free
+        del recording
+        assert set(spare._free) == set(taken)
+    finally:
+        gc.enable()
+
+
+def test_more_executions_than_a_slab_holds_are_kept_and_checked() -> None:
+    config = hf.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=19,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=101,
+    )
+    torch.manual_seed(0)
+    model = hf.LlamaForCausalLM(config).eval()
+    recording = wherefrom.record(model, input_ids=torch.arange(3, 20)[None])
+    assert [call.layer for call in recording.calls] == list(range(19))
+    assert all(len(call.checks) == 1 for call in recording.calls)
+    model.set_attn_implementation("eager")
+    eager = model(input_ids=torch.arange(3, 20)[None], output_attentions=True).attentions
+    for call, own in zip(recording.calls, eager, strict=True):
+        assert np.abs(maps(call) - own[0].detach().numpy()).max() <= 2e-5
+
+
+def test_a_wrong_log_sum_exp_in_a_late_layer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executions are checked a few at a time, those that are left at the end of the pass too."""
+    right = Given.attend
+
+    def wrong(self: Given, **how: Any) -> Any:
+        found = right(self, **how)
+        return found._replace(lse=found.lse + 0.7) if self.name.startswith("model.layers.1.") else found
+
+    monkeypatch.setattr(Given, "attend", wrong)
+    model, inputs = made("llama")
+    with pytest.raises(RecordingError, match=r"the self-check of layer 1 \(model\.layers\.1\.self_attn"):
+        wherefrom.record(model, input_ids=inputs["input_ids"][:1])

@@ -49,6 +49,7 @@ def watched_plain(model: nn.Module, attention: AttentionFunction) -> Iterator[Pl
         for module in watch._hooked:
             stack.callback(module.register_forward_pre_hook(watch._enter, prepend=True).remove)
             stack.callback(module.register_forward_hook(watch._leave, always_call=True).remove)
+        stack.callback(watch._forget)
         stack.enter_context(watch._mode)
         yield watch
 
@@ -80,6 +81,10 @@ class PlainWatch:
         self._thread = threading.get_ident()
         self._running: list[nn.Module] = []
         self._mode = PlainCalls(self._innermost, self._attend)
+
+    def _forget(self) -> None:
+        """Let go of the mode and of what it calls: a circle would keep all that was recorded until it is looked for."""
+        del self._mode, self._attention
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if threading.get_ident() != self._thread:

@@ -98,7 +98,7 @@ def trace(
       wherefrom trace --file notes.txt --top 20
       echo "The capital of Italy is" | wherefrom trace --json | jq .sources
       wherefrom trace --file report.txt --write 20 --by paragraph --budget 20
-      wherefrom trace --file facts.txt --question "Where does Rosa live? In" --answer " Athens"
+      wherefrom trace --file facts.txt --question "Rosa lives in" --answer Athens
     """
     asked = Asked(answer, write, question, by, mark, chat, budget, how, unit)
     if asked.of_answer:

@@ -104,7 +104,7 @@ class AnswerTrace:
         how: how passages were taken away: "deletion", "total" or "direct".
         runs: how many measured runs there were, those with several passages away included.
         agreements: of the lenses with those runs.
-        noise: differences of the value below this are rounding.
+        noise: differences of the value below this are rounding; NaN where nothing was measured.
         cost: what was run.
     """
 
@@ -148,7 +148,7 @@ class AnswerTrace:
     def mattered(self) -> tuple[int, ...]:
         """The passages that mattered, the largest first: a tenth of the largest effect at least, and beyond noise."""
         size = np.abs(self.best)
-        least = max(MATTERS * float(size.max(initial=0.0)), self.noise)
+        least = max(MATTERS * float(size.max(initial=0.0)), float(np.nan_to_num(self.noise)))
         order = np.argsort(-size, kind="stable")
         return tuple(int(place) for place in order if size[place] >= least and size[place] > 0)
 

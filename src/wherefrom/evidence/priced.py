@@ -121,7 +121,6 @@ class Priced:
         rows = [check_index("position", destination, len(self))]
         found: Floats = self._window(layer, head, rows, how, repeat)[0]
         return found
-        return found
 
     def window(
         self, layer: int, head: int, rows: range, columns: range, how: How = "closed form", *, repeat: int = 0

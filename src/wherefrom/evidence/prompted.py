@@ -103,7 +103,7 @@ def read_prompted(
 
 
 def _with_question(prompt: Any, question: str | None) -> Any:
-    """Return a prompt with the question behind it."""
+    """Return a prompt with the question behind it, on a line of its own where no blank parts them."""
     if question is None:
         return prompt
     require_text(question, "the question")
@@ -111,7 +111,8 @@ def _with_question(prompt: Any, question: str | None) -> Any:
         way_out = "Write the question into the last message."
         raise InputError("the question", expected="none beside chat messages", given="one", way_out=way_out)
     require_text(prompt)
-    return prompt + question
+    apart = prompt[-1].isspace() or question[0].isspace()
+    return prompt + question if apart else f"{prompt}\n{question}"
 
 
 def _spellings(before: Tokens, answer: str) -> list[str]:

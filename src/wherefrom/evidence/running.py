@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -221,9 +222,12 @@ class TransformersRunner(Runner):
         named = {"input_ids": ids, "use_cache": False}
         if padding is not None:
             named["attention_mask"] = padding.long().to(ids.device)
+        if self.model.accepts("logits_to_keep"):  # those of every position of a long text take more room than all else
+            named["logits_to_keep"] = ids.shape[1] - min(rows)
         with watched_everywhere(self.model.module, through):
             outputs = self.model.module(**named)
-        logits: Tensor = outputs.logits[:, list(rows)]
+        first = ids.shape[1] - outputs.logits.shape[1]
+        logits: Tensor = outputs.logits[:, [row - first for row in rows]]
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def projection(self, name: str) -> Tensor | None:
@@ -258,10 +262,14 @@ class TransformersRunner(Runner):
     def _probe(self) -> None:
         """Find where the model has its attention, and what projects it, by a pass over a few tokens."""
         names: list[str] = []
+        looks_ahead: list[str] = []
         found = Projections(self.model.module)
 
         def note(given: Given) -> Tensor:
             names.append(given.name)
+            mask, size = given.readable.masks[0], (given.q.shape[2], given.k.shape[2])
+            if size[0] == size[1] and np.triu(mask.dense(*size), 1).any():
+                looks_ahead.append(given.name)
             output = given.attend().output
             found.note(given.name, output, heads=output.shape[1])
             return output
@@ -276,6 +284,8 @@ class TransformersRunner(Runner):
                 given=f"{type(self.model.module).__name__}, which gives no logits at each position",
                 way_out="Load it with its language-model head, such as AutoModelForCausalLM.",
             )
+        if looks_ahead:
+            raise _no_decoder(self.name, "encoder")
         unseen = watch.gaps
         if not names or unseen:
             raise InputError(

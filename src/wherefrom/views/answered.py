@@ -289,9 +289,10 @@ def _sure(trace: AnswerTrace, width: int) -> Iterator[Text]:
 
 def _cost(trace: AnswerTrace, width: int) -> Iterator[Text]:
     cost = trace.cost
-    yield from flow(
+    text = (
         f"{cost.passes:.1f} passes' worth of {cost.budget:g} allowed ({cost.forward:.1f} forward, {cost.backward:.0f} "
-        f"backward), {cost.seconds:.1f} s; differences below {trace.noise:.0e} are rounding",
-        width,
-        "dim",
+        f"backward), {cost.seconds:.1f} s"
     )
+    if not math.isnan(trace.noise):
+        text += f"; differences below {trace.noise:.0e} are rounding"
+    yield from flow(text, width, "dim")

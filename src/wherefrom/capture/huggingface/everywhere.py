@@ -27,9 +27,8 @@ class Everywhere:
         seen: the paths of the modules whose attention was led through the function.
     """
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self.seen: set[str] = set()
+    def __init__(self, watch: Watch, seen: set[str]) -> None:
+        self._watch, self.seen = watch, seen
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -52,8 +51,10 @@ def watched_everywhere(model: nn.Module, attention: AttentionFunction) -> Iterat
         ModelError: a module that is scripted, or whose attention cannot be switched.
     """
 
+    seen: set[str] = set()
+
     def through(given: Given) -> Tensor:
-        found.seen.add(given.name)
+        seen.add(given.name)
         with handled():
             return attention(given)
 
@@ -64,5 +65,4 @@ def watched_everywhere(model: nn.Module, attention: AttentionFunction) -> Iterat
         except ModelError:  # a compiled one: what does not pass the interface is then a gap
             if not hasattr(as_written(model), "config"):
                 raise
-        found = Everywhere(watch)
-        yield found
+        yield Everywhere(watch, seen)
