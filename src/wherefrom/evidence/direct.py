@@ -87,7 +87,9 @@ def direct_gradients(runner: Runner, goal: Goal, calls: Sequence[PricedCall]) ->
     of_stream, rows = found[0], list(goal.rows)
     if of_stream is None or len(held.outputs) != len(calls):
         raise _refusal(runner.name, "what its attention gives does not reach the final norm")
-    u = of_stream[0] if of_stream.shape[1] == len(rows) else of_stream[0, rows]  # R M; ours norms these rows alone
+    normed = of_stream.shape[1]  # all positions, the last of them, or the goal's rows alone
+    first = len(goal.ids) - normed
+    u = of_stream[0] if normed == len(rows) else of_stream[0, [row - first for row in rows]]  # R M
     return tuple(_proven(call, g, u, rows, runner.name) for call, g in zip(calls, found[1:], strict=True))
 
 

@@ -50,7 +50,6 @@ def watched_everywhere(model: nn.Module, attention: AttentionFunction) -> Iterat
         InputError: no module; weights are asked for; when attention runs: dropout.
         ModelError: a module that is scripted, or whose attention cannot be switched.
     """
-
     seen: set[str] = set()
 
     def through(given: Given) -> Tensor:
