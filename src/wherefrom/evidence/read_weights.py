@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from wherefrom.evidence.goal import Goal
+from wherefrom.evidence.priced import Stretch
 from wherefrom.evidence.running import Executed, Runner
-
-
-class Stretch(Protocol):
-    """Neighbouring tokens taken as one source."""
-
-    @property
-    def start(self) -> int:
-        """The first token."""
-
-    @property
-    def stop(self) -> int:
-        """The position after the last one."""
 
 
 @torch.no_grad()

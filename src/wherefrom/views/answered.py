@@ -16,10 +16,10 @@ from rich.text import Text
 
 from wherefrom.readable import LEFT_TO_RIGHT_MARK, readable
 from wherefrom.views.cells import (
-    HARD_BLANK,
     bar,
     count,
     fitted,
+    flow,
     isolated,
     percent,
     quoted,
@@ -86,18 +86,6 @@ def print_answer(trace: AnswerTrace, *, top: int = 10, console: Console | None =
         out.width = WIDTH
     for line in answer_lines(trace, top=top, width=out.width):
         out.print(line, soft_wrap=True)
-
-
-def flow(text: str, width: int, style: str = "", *, indent: str = "") -> Iterator[Text]:
-    """Yield a text on lines that fit, broken at its blanks; what `solid` made stays together."""
-    line = ""
-    for word in text.split(" "):
-        longer = f"{line} {word}" if line else indent + word
-        if line and cell_len(longer) > width:
-            yield Text(line.replace(HARD_BLANK, " "), style)
-            longer = indent + word
-        line = longer
-    yield Text(line.replace(HARD_BLANK, " "), style)
 
 
 def _headline(trace: AnswerTrace, width: int) -> Iterator[Text]:

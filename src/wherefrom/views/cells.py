@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len, set_cell_size
+from rich.text import Text
 
 from wherefrom.readable import RIGHT_TO_LEFT
 
@@ -81,6 +82,18 @@ def _end(label: str, width: int) -> str:
             break
         end = character + end
     return end
+
+
+def flow(text: str, width: int, style: str = "", *, indent: str = "") -> Iterator[Text]:
+    """Yield a text on lines that fit, broken at its blanks; what `solid` made stays together."""
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else indent + word
+        if line and cell_len(longer) > width:
+            yield Text(line.replace(HARD_BLANK, " "), style)
+            longer = indent + word
+        line = longer
+    yield Text(line.replace(HARD_BLANK, " "), style)
 
 
 def words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

@@ -24,6 +24,7 @@ from wherefrom.views.cells import (
     count,
     decimals,
     fitted,
+    flow,
     named,
     percent,
     quoted,
@@ -123,14 +124,7 @@ class _Page:
 
     def flow(self, text: str, style: str = "", *, indent: str = "") -> Iterator[Text]:
         """Yield a text on lines that fit, broken at its blanks; what `_solid` made stays together."""
-        line = ""
-        for word in text.split(" "):
-            longer = f"{line} {word}" if line else indent + word
-            if line and cell_len(longer) > self.width:
-                yield Text(line.replace(HARD_BLANK, " "), style)
-                longer = indent + word
-            line = longer
-        yield Text(line.replace(HARD_BLANK, " "), style)
+        yield from flow(text, self.width, style, indent=indent)
 
 
 def trace_lines(trace: Trace, *, top: int = 10, width: int = WIDTH) -> Iterator[Text]:
