@@ -138,6 +138,9 @@ def test_a_lens_that_ranks_as_the_runs_do_agrees(traced: AnswerTrace) -> None:
 def test_a_trace_is_drawn_within_80_columns(traced: AnswerTrace) -> None:
     lines = [line.plain for line in answer_lines(traced)]
     assert max(map(cell_len, lines)) <= 80
+    rows = {int(line[:4]): line for line in lines if line[:4].strip().isdigit()}
+    for place, measured in enumerate(traced.measured):
+        assert ("≈" in rows[place]) == math.isnan(measured)
     text = " ".join("\n".join(lines).split())
     for said in ('answer: " Rome"', 'What mattered: #2 "clara"', "How sure: rank correlation", "passes' worth of 14"):
         assert said in text

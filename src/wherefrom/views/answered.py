@@ -205,7 +205,8 @@ def _table(trace: AnswerTrace, top: int, width: int) -> Iterator[Text]:
         yield from flow(f"{SHORT.get(lens.name, lens.name)}: {lens.meaning}", width, "dim")
     meaning = WHAT_IT_IS[trace.how]
     yield from flow(
-        f"measured: what the {trace.unit} loses without the passage ({trace.how}: {meaning}); a blank was not run",
+        f"measured: what the {trace.unit} loses without the passage ({trace.how}: {meaning}); ≈ was not run alone: "
+        + ("the gate's number, to scale, corrected by all runs" if trace.runs else "the gate's number"),
         width,
         "dim",
     )
@@ -228,11 +229,11 @@ def _row(trace: AnswerTrace, place: int, lenses: list[Lens]) -> Text:
         row.append(f"{signed(float(lens.values[place]), largest):>9}")
     measured = float(trace.measured[place])
     most = float(abs(trace.best).max())
-    number = "" if math.isnan(measured) else signed(measured, most)
-    if number and abs(measured) < trace.noise:
+    value = float(trace.best[place])
+    number = f"≈{signed(value, most)}" if math.isnan(measured) else signed(measured, most)
+    if abs(measured) < trace.noise:  # never of one that is NaN
         number = "noise"
     row.append(f"{number:>10} ")
-    value = float(trace.best[place])
     row.append(bar(abs(value), most, BAR), "red" if value >= 0 else "magenta")
     return row
 
