@@ -375,12 +375,12 @@ def test_progress_and_no_runs(runner):
 def test_a_cut_that_takes_no_effect_is_found_out(runner, how, alone, monkeypatch):
     if not alone:
         monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
-    true_scores = removal._scores
+    true_scores = removal.scores_of
 
     def wrong(q, k, scale, softcap=None):
         return true_scores(q, k, scale, softcap) + 0.1
 
-    monkeypatch.setattr(removal, "_scores", wrong)
+    monkeypatch.setattr(removal, "scores_of", wrong)
     with pytest.raises(RecordingError, match="the proof of a cut in"):
         ablate(runner, GOALS["log-odds"], PARTS, KEPT, how=how)
 

@@ -42,12 +42,6 @@ class Prompted:
     sources: int
     written: bool
 
-    @property
-    def answer(self) -> str:
-        """The answer's text, the blank before it included."""
-        spans = [token.span for token in self.tokens.items[self.first :]]
-        return self.tokens.text[spans[0][0] : spans[-1][1]]
-
 
 def read_prompted(
     model: Any,

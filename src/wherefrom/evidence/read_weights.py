@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wherefrom.evidence.goal import Goal
 from wherefrom.evidence.priced import Stretch
-from wherefrom.evidence.running import Executed, Runner
+from wherefrom.evidence.running import Executed, Runner, scores_of
 
 
 @torch.no_grad()
@@ -35,14 +35,10 @@ def read_weights(runner: Runner, goal: Goal, passages: Sequence[Stretch]) -> tup
 
 def _weights(one: Executed, lse: Tensor, rows: Sequence[int]) -> Tensor:
     """Return the weights [H, R, S] of some rows of the one text of an execution; a sink's share is in none of them."""
-    q, k = one.q[0, :, list(rows)].float().contiguous(), one.k[0].float()  # H R D, K S D
-    group = q.shape[0] // k.shape[0]
-    scores = one.scale * (q.view(-1, group, *q.shape[1:]) @ k[:, None].transpose(-1, -2)).flatten(0, 1)  # H R S
-    if one.softcap is not None:
-        scores = one.softcap * torch.tanh(scores / one.softcap)
+    scores = scores_of(one.q[:, :, list(rows)], one.k, one.scale, one.softcap)[0]  # H R S
     if one.bias is not None:
         bias = one.bias[0].expand(-1, one.q.shape[2], -1)
         scores = scores + bias[:, list(rows)]
-    permitted = torch.from_numpy(one.masks[0].permitted(list(rows), range(k.shape[1]))).to(scores.device)
+    permitted = torch.from_numpy(one.masks[0].permitted(list(rows), range(one.k.shape[2]))).to(scores.device)
     weights = torch.exp(scores - lse[0, :, list(rows), None])
     return weights.masked_fill(~permitted, 0.0).cpu()

@@ -19,7 +19,7 @@ from torch import Tensor
 from wherefrom.capture.fused import Limits, attend, merge
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.prefix import Piece
-from wherefrom.evidence.running import Executed
+from wherefrom.evidence.running import Executed, scores_of
 from wherefrom.questions.scope import Scope
 
 PROVEN = 1e-2
@@ -96,7 +96,7 @@ class Without:
             rows = _spread(removal.first, one.q.shape[2]).to(one.q.device)
             columns = removal.positions(0, one.k.shape[2])
             left = (columns <= rows[:, None]) & ~removal.edges(rows, columns)  # B R S
-            _prove(one.name, _scores(one.q[:, :, rows], one.k, one.scale), left[:, None], lse[:, :, rows])
+            _prove(one.name, scores_of(one.q[:, :, rows], one.k, one.scale), left[:, None], lse[:, :, rows])
             self._proven.add(one.name)
         if removal.scope.heads is None:
             return y
@@ -114,7 +114,7 @@ class Without:
         attended = one.attend(removed=removed)
         if one.name not in self._proven:
             rows = _spread(removal.first, destinations)
-            scores = _scores(one.q[:, :, rows], one.k, one.scale, one.softcap)
+            scores = scores_of(one.q[:, :, rows], one.k, one.scale, one.softcap)
             if one.bias is not None:
                 scores = scores + (one.bias[:, :, rows] if one.bias.shape[2] > 1 else one.bias)
             _prove(one.name, scores, left[:, :, rows], attended.lse[:, :, rows], one.sinks)
@@ -184,7 +184,7 @@ class AloneWithout:
         keys[:, :, self._rows] = piece.k[:1]
         edges = self._claim.of_heads(self._claim.edges(rows, columns)[:1], piece.q.shape[1])
         left = (columns <= rows[:, None]) & ~edges
-        _prove(piece.name, _scores(piece.q[:1, :, some], keys, piece.scale), left, lse[:1, :, some])
+        _prove(piece.name, scores_of(piece.q[:1, :, some], keys, piece.scale), left, lse[:1, :, some])
 
 
 def _read(piece: Piece, before: int, past: Limits, own: Limits | None) -> tuple[Tensor, Tensor]:
@@ -248,14 +248,6 @@ def _causal(rows: int) -> Limits:
 def _spread(first: int, stop: int) -> Tensor:
     """Return some of the rows from `first` on, the last among them."""
     return torch.linspace(first, stop - 1, min(PROOF_ROWS, stop - first)).round().long()
-
-
-def _scores(q: Tensor, k: Tensor, scale: float, softcap: float | None = None) -> Tensor:
-    """Return the scores [B, H, R, S] of rows q [B, H, R, D] over keys k [B, K, S, D], in float32 at least."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    grouped = q.to(wide).reshape(len(q), k.shape[1], -1, *q.shape[2:])  # B K G R D
-    scores = scale * (grouped @ k.to(wide).unsqueeze(2).transpose(-1, -2)).flatten(1, 2)
-    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def _prove(name: str, scores: Tensor, left: Tensor, lse: Tensor, sinks: Tensor | None = None) -> None:

@@ -112,6 +112,14 @@ class Executed:
         )
 
 
+def scores_of(q: Tensor, k: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+    """Return the scores [B, H, R, S] of rows q [B, H, R, D] over keys k [B, K, S, D], in float32 at least."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    grouped = q.to(wide).reshape(len(q), k.shape[1], -1, *q.shape[2:])  # B K G R D
+    scores = scale * (grouped @ k.to(wide).unsqueeze(2).transpose(-1, -2)).flatten(1, 2)
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
 Attend: TypeAlias = Callable[[Executed], Tensor]
 """Gives the outputs [B, H, T, V] of an execution."""
 
