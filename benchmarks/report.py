@@ -1,0 +1,124 @@
+"""The table and the picture of the comparison of lenses, from lines that `benchmarks.faithfulness` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.choices import BUDGETS, LASSO, TOP
+from benchmarks.lenses import GATES, STEPS
+from benchmarks.scores import Judged, Way, judge, mean_of
+
+Rows = Sequence[Mapping[str, Any]]
+CHOSEN = "gate 0.15"
+
+
+def ways(rows: Sequence[Judged]) -> list[Way]:
+    """Return every lens that was judged, the cheapest first."""
+    parts = round(sum(row.parts for row in rows) / len(rows))
+    one, both = (1, "1 forward"), (2, "1 + 1")
+    cheap = {"random": (0, "nothing"), "mean weight": one, "last layer's weight": one, "rollout": one}
+    gradients = {"gradient x input": both, "integrated gradients": (2 * STEPS, f"{STEPS} + {STEPS}")}
+    alone = {"leave one out": (parts + 1, f"{parts + 1} forward (mean)")}
+    lassos = {f"lasso, {runs} runs": (runs, f"{runs} forward") for runs in LASSO}
+    baselines = [Way(name, *cost, ours=False) for name, cost in (cheap | gradients | alone | lassos).items()]
+    own = {"moved": one, "direct": (3, "2 + 1"), "closed form": both, "score gradient": both, "gate 1": both}
+    own |= {f"gate {m}": both for m in GATES} | {"gates 3 + 3": (6, "3 + 3")}
+    for name, passes in (("1 + 1", 2), ("3 + 3", 6)):
+        own |= {f"gates {name} and {runs} runs": (passes + runs + 1, f"{name}, {runs + 1} forward") for runs in BUDGETS}
+    every = baselines + [Way(name, *cost, ours=True) for name, cost in own.items()]
+    known = set.intersection(*(set(row.figures["LDS"]) for row in rows))
+    return sorted((way for way in every if way.name in known), key=lambda way: way.passes)
+
+
+def table(measured: Rows) -> Iterator[str]:
+    """Yield the lines of the tables in Markdown: LDS by family, then the curves, then the leads."""
+    rows = [judge(row) for row in measured]
+    families = list(dict.fromkeys(row.family for row in rows))
+    counts = ", ".join(f"{sum(row.family == name for row in rows)} {name}" for name in families)
+    models = ", ".join(dict.fromkeys(row["model"] for row in measured))
+    divided = ", ".join(dict.fromkeys(row["by"] for row in measured))
+    yield f"{len(rows)} prompts ({counts}) of {models}, divided by {divided}; intervals are 95 %."
+    yield ""
+    yield f"| lens | passes | LDS | {' | '.join(families)} |"
+    yield "| --- | --- | --- |" + " --- |" * len(families)
+    for way in ways(rows):
+        own = [mean_of([row for row in rows if row.family == family], "LDS", way.name) for family in families]
+        figures = " | ".join(f"{one.value:.2f}" for one in own)
+        yield f"| {_title(way)} | {way.cost} | {mean_of(rows, 'LDS', way.name)} | {figures} |"
+    yield from _curves(rows)
+    yield from _leads(rows, families)
+
+
+def _title(way: Way) -> str:
+    return f"**{way.name}**" if way.ours else way.name
+
+
+def _curves(rows: Sequence[Judged]) -> Iterator[str]:
+    """Yield what taking the strongest away does."""
+    rows = [row for row in rows if "RISE" in row.figures]
+    if not rows:
+        return
+    scores = [*(f"top-{k} drop" for k in TOP), "RISE", "MAS"]
+    yield ""
+    yield f"| lens | passes | {' | '.join(scores)} |"
+    yield "| --- | --- |" + " --- |" * len(scores)
+    for way in ways(rows):
+        if way.name in rows[0].figures["RISE"]:
+            yield f"| {_title(way)} | {way.cost} | {' | '.join(str(mean_of(rows, s, way.name)) for s in scores)} |"
+
+
+def _leads(rows: Sequence[Judged], families: Sequence[str]) -> Iterator[str]:
+    """Yield how far ours are above what they are compared with, prompt by prompt."""
+    yield ""
+    yield "| LDS of the first above that of the second | mean | " + " | ".join(families) + " |"
+    yield "| --- | --- |" + " --- |" * len(families)
+    pairs = [(CHOSEN, "leave one out"), (CHOSEN, "mean weight"), ("gates 3 + 3", "leave one out")]
+    pairs += [(f"gates 1 + 1 and {runs} runs", f"lasso, {runs} runs") for runs in LASSO]
+    for first, second in pairs:
+        groups = [rows, *([row for row in rows if row.family == family] for family in families)]
+        own = [mean_of(group, "LDS", first, above=second) for group in groups]
+        figures = " | ".join(f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})" for one in own)
+        yield f"| {first}, {second} | {figures} |"
+
+
+def plot(measured: Rows, to: Path) -> None:
+    """Draw LDS against passes, every lens with its interval, into a picture file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    rows = [judge(row) for row in measured]
+    points = {way.name: (way, mean_of(rows, "LDS", way.name)) for way in ways(rows) if way.passes}
+    for ours, colour, label in ((True, "#1f6f8b", "wherefrom"), (False, "#b5651d", "baselines")):
+        own = [point for point in points.values() if point[0].ours == ours]
+        at = [way.passes for way, _ in own]
+        middle = [mean.value for _, mean in own]
+        bars = [[mean.value - mean.low for _, mean in own], [mean.high - mean.value for _, mean in own]]
+        axes.errorbar(at, middle, yerr=bars, fmt="o", color=colour, label=label, alpha=0.85, capsize=2)
+    for names, colour in (_lines(), "#1f6f8b"), ((tuple(f"lasso, {n} runs" for n in LASSO),), "#b5651d"):
+        for line in names:
+            drawn = [points[name] for name in line if name in points]
+            axes.plot([way.passes for way, _ in drawn], [mean.value for _, mean in drawn], color=colour, lw=1)
+    for name, (way, mean) in points.items():
+        if not name.startswith("gates") or name == "gates 3 + 3":
+            axes.annotate(name, (way.passes, mean.value), xytext=(6, -3), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("passes over the whole text: forward + backward, each run with parts gone counted as one")
+    axes.set_ylabel("LDS: rank correlation with what is measured when parts are taken away")
+    axes.set_title(f"{len(rows)} prompts of five families, {measured[0]['model']}; bars: 95 % of the mean")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(to, dpi=150)
+    pyplot.close(figure)
+
+
+def _lines() -> tuple[tuple[str, ...], ...]:
+    """Return which of ours are joined: each gates' estimate with what it becomes as runs are added."""
+    return tuple(
+        (first, *(f"gates {name} and {runs} runs" for runs in BUDGETS))
+        for name, first in (("1 + 1", CHOSEN), ("3 + 3", "gates 3 + 3"))
+    )
