@@ -9,11 +9,19 @@ intercept b and a factor c >= 0, so as to minimise
 
     |y - b - X w|^2 + alpha |d|^2,
 
-which is ridge regression (Hoerl and Kennard 1970) toward a prior of unknown scale. b and c are not held. Of strengths
-alpha on a logarithmic grid the one is taken whose leave-one-out error is least. For any such smoother it has a closed
-form, without a fit more (Allen 1974, PRESS; Golub, Heath and Wahba 1979): with K = X X^T, M = (K + alpha I)^-1 and U
-the columns that are not held, 1 and X p, P = M - M U (U^T M U)^-1 U^T M, the residuals are alpha P y, those of runs
-left out (P y)_i / P_ii, and d = X^T P y. It is all n x n, so P may be larger than n.
+which is ridge regression (Hoerl and Kennard 1970) toward a prior of unknown scale. b and c are not held. With
+K = X X^T, M = (K + alpha I)^-1, U the q columns that are not held, 1 and X p, and
+P = M - M U (U^T M U)^-1 U^T M, the residuals are alpha P y, those of runs left out (P y)_i / P_ii (Allen 1974, PRESS),
+and d = X^T P y. It is all n x n, so P may be larger than n.
+
+How large alpha should be a few runs cannot say: the one whose leave-one-out error is least often believes their noise.
+So the weights are a mean over strengths on a logarithmic grid. Each counts by how likely it makes the runs, whatever b
+and c are (restricted likelihood, Patterson and Thompson 1971),
+
+    -1/2 (log |K + alpha I| + log |U^T M U| + (n - q) log y^T P y),
+
+and, beside a prior, by how near it is to what is usual: log alpha normal around log `USUAL`; c is then its mean over
+what the runs allow above 0, so that a few noisy ones do not throw a prior away.
 
 The design is that of ContextCite (Cohen-Wang et al. 2024), which fits a lasso to as many random ablations; the prior is
 new here.
@@ -21,8 +29,9 @@ new here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +41,11 @@ from wherefrom.errors import InputError
 Numbers: TypeAlias = NDArray[np.float64]
 
 GRID = np.logspace(-4, 4, 33)
-"""Strengths tried, in units of the runs' own spread, so that they mean the same for any number of runs and passages."""
+"""Strengths, in units of the runs' own spread, so that they mean the same for any number of runs and passages."""
+USUAL = 3.0
+"""The strength that is expected beside a prior, in the same unit: a gate's estimate is worth some runs."""
+BROAD = 1.0
+"""How far from it the true one may be: the standard deviation of its logarithm."""
 TINY = 1e-9
 """Below this share of its size a number is rounding."""
 
@@ -45,8 +58,9 @@ class Surrogate:
         weights: [P], what each passage adds when it is kept, in the unit of the values.
         intercept: the value with nothing kept, as the fit has it.
         scale: the factor c of the prior; 0 without one.
-        strength: alpha, in units of the runs' own spread: the mean eigenvalue of X X^T, centred; infinite where the
-            weights are the scaled prior alone.
+        strength: alpha, in units of the runs' own spread: the mean eigenvalue of X X^T, centred; the geometric mean
+            where several are counted; infinite where the weights are the scaled prior alone.
+        shares: [33], how much each strength of `GRID` counts; empty where there was none to choose.
         error: root mean square of the residuals of runs left out; NaN where there are too few runs to leave one out.
     """
 
@@ -55,6 +69,7 @@ class Surrogate:
     scale: float
     strength: float
     error: float
+    shares: Numbers = field(default_factory=lambda: np.zeros(0), repr=False)
 
     def predict(self, kept: ArrayLike) -> Numbers:
         """Return the values that the fit gives to choices, [n], of bool [n, P]."""
@@ -71,7 +86,7 @@ def fit(kept: ArrayLike, values: ArrayLike, *, prior: ArrayLike | None = None, a
         kept: bool [n, P], the passages that each run kept. The whole text is a run too: a row of True.
         values: [n], the goal's value in each.
         prior: [P], an estimate of what each passage adds, right up to a factor; None: zero.
-        alpha: the strength, in units of the runs' own spread; chosen by leave-one-out error unless given.
+        alpha: the strength, in units of the runs' own spread; a mean over strengths unless given.
 
     Returns:
         The fit. Where the runs cannot tell the factor of the prior (none, one, or all of the same prediction) it is 1;
@@ -89,7 +104,7 @@ def fit(kept: ArrayLike, values: ArrayLike, *, prior: ArrayLike | None = None, a
     known, scale = (None, 0.0) if p is None else _known(x, p)
     if known is None and p is not None:  # the runs cannot tell its factor, so it is taken as it is
         found = _fit(x, y - scale * (x @ p), None, alpha)
-        return Surrogate(found.weights + scale * p, found.intercept, scale, found.strength, found.error)
+        return replace(found, weights=found.weights + scale * p, scale=scale)
     return _fit(x, y, p, alpha)
 
 
@@ -101,20 +116,53 @@ def _known(x: Numbers, p: Numbers) -> tuple[Numbers | None, float]:
 
 
 def _fit(x: Numbers, y: Numbers, p: Numbers | None, alpha: float | None) -> Surrogate:
-    """Return the fit of the best strength, or of the one that is asked for."""
+    """Return the fit of a strength, or of all that are likely."""
     smoother = _Smoother(x, y, p)
-    candidates = [smoother.at(strength) for strength in (GRID if alpha is None else [alpha])]
-    if p is not None and alpha is None:
-        candidates.append(smoother.at(np.inf))
-    errors = [np.inf if np.isnan(one.error) else one.error for one in candidates]
-    least = min(errors)
-    # Of those that are as good, the strongest: what the runs do not tell is left to the prior.
-    best = max(place for place, error in enumerate(errors) if error <= least * (1 + 1e-6) or error == least)
-    return candidates[best]
+    if alpha is not None:
+        return smoother.at(alpha).surrogate(alpha)
+    if smoother.all_free:
+        return smoother.at(np.inf).surrogate(np.inf)
+    fits = [smoother.expected(strength) for strength in GRID]
+    likely = np.array([one.likelihood for one in fits])
+    if p is not None:
+        likely -= (np.log(GRID / USUAL) / BROAD) ** 2 / 2
+    shares = np.exp(likely - likely.max())
+    shares /= shares.sum()
+    mean = _Fit(*(np.tensordot(shares, np.array(own), axes=1) for own in zip(*fits, strict=True)))
+    return replace(mean.surrogate(float(np.exp(shares @ np.log(GRID)))), shares=shares)
+
+
+class _Fit(NamedTuple):
+    """One fit, or a mean of some.
+
+    Attributes:
+        weights: [P].
+        intercept: b.
+        scale: c.
+        doubt: the standard error of c.
+        missed: residuals of runs left out, [n].
+        likelihood: the logarithm of the strength's.
+    """
+
+    weights: Any
+    intercept: Any
+    scale: Any
+    doubt: Any
+    missed: Any
+    likelihood: Any
+
+    def surrogate(self, strength: float) -> Surrogate:
+        error = float(np.sqrt(np.mean(np.square(self.missed))))
+        return Surrogate(self.weights, float(self.intercept), float(self.scale), float(strength), error)
 
 
 class _Smoother:
-    """The fits of some runs for every strength, from one decomposition of their n x n products."""
+    """The fits of some runs for every strength, from one decomposition of their n x n products.
+
+    Attributes:
+        unit: the runs' spread.
+        all_free: whether there are no more runs than numbers that are not held.
+    """
 
     def __init__(self, x: Numbers, y: Numbers, p: Numbers | None) -> None:
         self._x, self._y, self._p = x, y, p
@@ -125,40 +173,72 @@ class _Smoother:
         self.unit = max(float(self._sizes.mean()), TINY)
         self._centred = centred
         self._predicted = None if p is None else x @ p
+        self.all_free = len(y) <= (1 if p is None else 2)
 
-    def at(self, strength: float) -> Surrogate:
-        """Return the fit of a strength, in units of the runs' spread."""
-        found = self._of(strength, self._predicted)
-        return found if found.scale >= 0 else self._of(strength, None)  # the best c >= 0 is then 0
+    def at(self, strength: float) -> _Fit:
+        """Return the fit of a strength, in units of the runs' spread: the least of the sum that is minimised."""
+        found = self._of(strength, self._predicted, self._y)
+        return found if found.scale >= 0 else self._of(strength, None, self._y)  # the best c >= 0 is then 0
 
-    def _of(self, strength: float, predicted: Numbers | None) -> Surrogate:
-        n, y = len(self._y), self._y
+    def expected(self, strength: float) -> _Fit:
+        """Return the mean of what the runs allow at a strength, the factor of the prior above 0.
+
+        Noise can make the best c negative. Its distribution is normal; cut off below 0, it has the mean
+        c + e f(c / e) / F(c / e), e the standard error, f and F the normal density and distribution.
+        """
+        found = self._of(strength, self._predicted, self._y)
+        if self._predicted is None or self._p is None:
+            return found
+        scale = _mean_above_0(found.scale, found.doubt)
+        rest = self._of(strength, None, self._y - scale * self._predicted)
+        return found._replace(weights=scale * self._p + rest.weights, intercept=rest.intercept, scale=scale)
+
+    def _of(self, strength: float, predicted: Numbers | None, y: Numbers) -> _Fit:
+        n = len(y)
         free = np.ones((n, 1)) if predicted is None else np.column_stack([np.ones(n), predicted - predicted.mean()])
         alpha = max(strength * self.unit, TINY * self.unit)
         held = np.isinf(strength)  # then M is I / alpha, and all that is wanted is free of the factor
         inverse = np.eye(n) if held else (self._vectors / (self._sizes + alpha)) @ self._vectors.T
         if n <= free.shape[1]:  # as many numbers that are not held as runs: they take all
-            solved, left, error = np.linalg.lstsq(free, y, rcond=None)[0], np.zeros(n), np.nan
+            solved, left = np.linalg.lstsq(free, y, rcond=None)[0], np.zeros(n)
+            doubt, missed, likelihood = np.nan, np.full(n, np.nan), 0.0
         else:
-            solved, left, error = _solve(inverse, free, y)
+            solved, left, doubt, missed, likelihood = _solve(inverse, free, y)
+            likelihood -= float(np.log(self._sizes + alpha).sum()) / 2
         d = np.zeros(self._x.shape[1]) if held else self._centred.T @ left
         scale = 0.0 if predicted is None else float(solved[1])
         weights = d if predicted is None or self._p is None else scale * self._p + d
         fitted = 0.0 if predicted is None else scale * float(predicted.mean())
         intercept = float(solved[0]) - fitted - float(self._mean @ d)
-        return Surrogate(weights, intercept, scale, float(strength), error)
+        return _Fit(weights, intercept, scale, doubt, missed, likelihood)
 
 
-def _solve(inverse: Numbers, free: Numbers, y: Numbers) -> tuple[Numbers, Numbers, float]:
-    """Return the coefficients that are not held, P y, and the leave-one-out error."""
+def _solve(inverse: Numbers, free: Numbers, y: Numbers) -> tuple[Numbers, Numbers, float, Numbers, float]:
+    """Return what a `_Fit` is made of.
+
+    It is the coefficients that are not held, P y, the standard error of the last of them, the residuals of runs left
+    out, and the log-likelihood but for |K + alpha I|.
+    """
     weighted = inverse @ free  # n q
     normal = free.T @ weighted
     solved: Numbers = np.linalg.solve(normal, weighted.T @ y).astype(np.float64)
     projected: Numbers = inverse - weighted @ np.linalg.solve(normal, weighted.T)  # P
     diagonal, left = np.diag(projected), inverse @ (y - free @ solved)
-    if (diagonal <= TINY * np.diag(inverse)).any():
-        return solved, left, np.nan  # a run that the rest says nothing of
-    return solved, left, float(np.sqrt(np.mean((left / diagonal) ** 2)))
+    alone = diagonal <= TINY * np.diag(inverse)  # a run that the rest says nothing of
+    missed = np.where(alone, np.nan, left / np.where(alone, 1.0, diagonal))
+    spread, more = max(float(y @ left), np.finfo(np.float64).tiny), len(y) - free.shape[1]  # y^T P y, n - q
+    likelihood = -(np.linalg.slogdet(normal)[1] + more * np.log(spread)) / 2
+    doubt = np.sqrt(spread / more * np.linalg.inv(normal)[-1, -1])
+    return solved, left, float(doubt), missed, float(likelihood)
+
+
+def _mean_above_0(mean: float, error: float) -> float:
+    """Return the mean of a normal distribution that is cut off below 0."""
+    z = mean / error
+    if z < -10:  # f / F is then -z to a hundredth: what is left is error / -z
+        return error / -z
+    density, below = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), math.erfc(-z / math.sqrt(2)) / 2
+    return mean + error * density / below
 
 
 def _checked(kept: ArrayLike, values: ArrayLike, prior: ArrayLike | None) -> tuple[Numbers, Numbers, Numbers | None]:
