@@ -1,6 +1,6 @@
-"""Run the benchmarks and print their table: python -m benchmarks [evidence] [files] [forward] [generation] [gradients]
-[others] [process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a file, only when
-named.
+"""Run the benchmarks and print their table: python -m benchmarks [carriers] [evidence] [files] [forward] [generation]
+[gradients] [others] [process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a
+file, only when named.
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import evidence, files, forward, generation, gradients, others, process, scans, training
+from benchmarks import carriers, evidence, files, forward, generation, gradients, others, process, scans, training
 from benchmarks.measure import machine
 
 SUITES = {
+    "carriers": carriers.run,
     "evidence": evidence.run,
     "files": files.run,
     "forward": forward.run,

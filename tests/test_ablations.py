@@ -13,13 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wherefrom
-from wherefrom import Cut, Destination, InputError, RecordingError, Scope, Target, knock_out
+from wherefrom import Cut, Destination, InputError, RecordingError, Scope, Target, knock_out, knock_out_heads
 from wherefrom.attention import Mask
 from wherefrom.evidence import ablations, removal
-from wherefrom.evidence.ablations import Ablator, ablate, leave_one_out, noise_floor, subsets
+from wherefrom.evidence.ablations import Ablator, ablate, knock_out_edges, leave_one_out, noise_floor, subsets
 from wherefrom.evidence.goal import AnswerGoal, TokenGoal
+from wherefrom.evidence.gradients import price
 from wherefrom.evidence.huggingface import TransformersDestination
 from wherefrom.evidence.running import Executed, Runner, runner_of
+from wherefrom.evidence.where import Where, sizes_of
 from wherefrom.model.attention_function import plain
 
 CLOSE = 1e-4  # nats
@@ -122,7 +124,10 @@ def twin(runner, goal, parts, kept, how, layers=None, heads=None):
 
     def attention(one):
         inside = layers is None or one.layer in layers
-        of_heads = torch.tensor([inside and (heads is None or head in heads) for head in range(one.q.shape[1])])
+        own = [
+            head if heads is None or isinstance(heads[0], int) else (one.layer, head) for head in range(len(one.q[0]))
+        ]
+        of_heads = torch.tensor([inside and (heads is None or head in heads) for head in own])
         permitted = one.permitted() & ~(removed & of_heads[:, None, None])
         explicit = Mask(causal=False, explicit=permitted[0].numpy())
         return plain(one.q, one.k, one.v, mask=explicit, scale=one.scale, site=None)
@@ -151,12 +156,26 @@ def test_values_are_those_of_the_slow_twin(runner, how, name):
 
 
 @pytest.mark.parametrize("how", ["total", "direct"])
-@pytest.mark.parametrize("scope", [{"layers": (1,)}, {"heads": (0, 3)}, {"layers": (0,), "heads": (1,)}], ids=str)
+@pytest.mark.parametrize(
+    "scope",
+    [{"layers": (1,)}, {"heads": (0, 3)}, {"layers": (0,), "heads": (1,)}, {"heads": [(1, 3), (0, 1), (1, 0)]}],
+    ids=str,
+)
 def test_scopes(runner, how, scope):
     goal = GOALS["log-odds"]
     found = ablate(runner, goal, PARTS, KEPT, how=how, **scope)
     assert np.abs(found.values - twins(runner, goal, PARTS, KEPT, how, **scope)).max() <= CLOSE
     assert np.abs(found.effects).max() > 10 * CLOSE
+    assert found.alone > 0
+    assert found.where != "all layers and heads"
+
+
+@pytest.mark.parametrize("how", ["total", "direct"])
+def test_scopes_of_whole_texts(runner, how, monkeypatch):
+    monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    goal, heads = GOALS["log-odds"], [(1, 3), (0, 1)]
+    found = ablate(runner, goal, PARTS, KEPT, how=how, heads=heads)
+    assert np.abs(found.values - twins(runner, goal, PARTS, KEPT, how, heads=heads)).max() <= CLOSE
 
 
 @pytest.mark.parametrize("how", MEANINGS)
@@ -279,6 +298,160 @@ def test_any_passages_and_choices(small, data):
     assert np.abs(found.values - twins(runner, goal, parts, kept, how)).max() <= CLOSE
 
 
+# -- sets of edges
+
+LATE = tuple(range(15, 26))
+EDGES = (
+    Cut((22,), (3, 8)),
+    Cut(None, (5,)),
+    Cut(LATE, tuple(range(1, 4)), Scope((1,))),
+    Cut(LATE, tuple(range(15)), Scope(None, (1, 3))),
+    [Cut(tuple(range(10, 26)), (2, 3), Scope((0,), (1,))), Cut(LATE, (9,), Scope((1,), (3,))), Cut((20,), (20,))],
+    [Cut((13,), tuple(range(1, 14)))],
+)
+NOTHING = (Cut((), ()), Cut((3,), (9,)), Cut((25,), (0,)), [])  # row 25 writes nothing that is asked about
+
+
+def cut_twin(runner, goal, cuts):
+    """The same by a whole text run again, its edges left out one by one of a dense mask."""
+
+    def attention(one):
+        heads, destinations, sources = one.q.shape[1], one.q.shape[2], one.k.shape[2]
+        permitted = one.permitted()[0].expand(heads, -1, -1).clone()
+        for cut in [cuts] if isinstance(cuts, Cut) else cuts:
+            inside = cut.scope.layers is None or one.layer in cut.scope.layers
+            for head in range(heads) if inside else ():
+                for i in range(destinations) if cut.destinations is None else cut.destinations:
+                    for j in range(sources) if cut.sources is None else cut.sources:
+                        permitted[head, i, j] &= cut.scope.heads is not None and head not in cut.scope.heads
+        explicit = Mask(causal=False, explicit=permitted.numpy())
+        return plain(one.q, one.k, one.v, mask=explicit, scale=one.scale, site=None)
+
+    with torch.no_grad():
+        return float(goal.value(runner.logits(torch.tensor([goal.ids]), goal.rows, attention=attention))[0])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_any_edges_can_be_cut(runner, alone, monkeypatch):
+    if not alone:
+        monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    goal = GOALS["log-odds"]
+    found = knock_out_edges(runner, goal, [*EDGES, *NOTHING])
+    expected = [cut_twin(runner, goal, cuts) for cuts in EDGES] + [found.whole] * len(NOTHING)
+    assert np.abs(found.values - expected).max() <= CLOSE
+    assert np.abs(found.effects[: len(EDGES)]).min() > 10 * CLOSE  # so that the comparison says something
+    assert (found.how, found.alone) == ("cut", len(EDGES) if alone else 0)
+    starts = [19, 5, 15, 15, 10, 13]  # from the first row that reads less, or the first that is asked about, up to 24
+    assert found.cost * 26 == pytest.approx(26 + 6 + sum(25 - start for start in starts) if alone else 26 * 7)
+    assert found.kept.tolist() == (~np.eye(10, dtype=bool)).tolist()
+    assert "10 runs of 10 sets of edges" in repr(found)
+
+
+def test_edges_of_calls_that_are_not_plain():
+    runner, goal = runner_of(llama(kind="Mistral", sliding_window=5)), AnswerGoal(IDS, 20, "log-probability")
+    found = knock_out_edges(runner, goal, EDGES[1:4])
+    assert np.abs(found.values - [cut_twin(runner, goal, cuts) for cuts in EDGES[1:4]]).max() <= CLOSE
+    assert found.alone == 0
+
+
+def test_a_cut_of_one_edge_is_a_knock_out_of_a_head(small, own):
+    goal = GOALS["token"]
+    expected = knock_out_heads(Destination(small, recorded(small)), goal.target, (3, 17))
+    each = [(source, layer, head) for source in (3, 17) for layer in range(3) for head in range(6)]
+    cuts = [Cut((25,), (source,), Scope((layer,), (head,))) for source, layer, head in each]
+    found = Ablator(own, goal).cut(cuts)
+    assert np.abs(found.effects - expected.nats.flatten()).max() <= 1e-5
+    assert found.alone == len(cuts)
+
+
+def test_a_cut_of_any_positions_is_what_rerun_says(small, own):
+    goal, cut = GOALS["token"], Cut(None, (5, 6), Scope((0, 2), (1,)))
+    (value,) = Ablator(own, goal).cut([cut]).values
+    assert value == pytest.approx(float(goal.value(wherefrom.rerun(small, IDS, cut)[None])[0]), abs=CLOSE)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_every_set_of_edges_is_proven(runner, alone, monkeypatch):
+    if not alone:
+        monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    seen, true_prove = [], removal._prove
+    monkeypatch.setattr(removal, "_prove", lambda name, sums, *rest: seen.extend([name] * len(sums)))
+    cuts = [Cut((22,), (source,), Scope((0,))) for source in range(12)]
+    Ablator(runner, GOALS["log-odds"]).cut(cuts)
+    assert len(seen) == 12
+    monkeypatch.setattr(removal, "_prove", true_prove)
+    monkeypatch.setattr(removal.Limits, "of_permitted", lambda permitted, like, added=None: removal.Limits())
+    with pytest.raises(RecordingError, match="the proof of a cut in"):
+        Ablator(runner, GOALS["log-odds"]).cut(cuts[3:4])
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_cut_that_leaves_nothing_to_read_is_refused(window, alone, monkeypatch):
+    runner = runner_of(llama() if window is None else llama(kind="Mistral", sliding_window=window))
+    if not alone:
+        monkeypatch.setattr(Ablator, "_runs_alone", lambda self: False)
+    one, other = Cut((20, 21), range(16, 19), Scope((1,), (2,))), Cut((21, 20), (0, *range(1, 16), 19, 20))
+    measurer = Ablator(runner, AnswerGoal(IDS, 20, "log-probability"))
+    said = r"a cut: expected something left to read for destination 20, in layer 1 and head 2 too, got all of it cut"
+    with pytest.raises(InputError, match=said) as refused:
+        measurer.cut([one, [one, other]])
+    assert (refused.value.destination, refused.value.layer) == (20, 1)
+    with pytest.raises(InputError, match="left to read for destination 0, in layer 0"):
+        measurer.cut([Cut(None, None)])
+
+
+@pytest.mark.parametrize(
+    ("cuts", "says"),
+    [
+        ([], "the cuts: expected at least one, got none"),
+        (5, "the cuts: expected sets of edges"),
+        ([5], "a set of edges: expected a Cut or several, got 5"),
+        ([[5]], "a cut: expected a Cut, got 5"),
+        ([Cut((26,), (1,))], "the position: expected a whole number from 0 to 25, got 26"),
+        ([Cut((1,), (1,), Scope((3,)))], "the layer: expected a whole number from 0 to 2, got 3"),
+        ([Cut((1,), (1,), Scope(None, (6,)))], "the head: expected a whole number from 0 to 5, got 6"),
+        ([Cut((1,), (1,), Scope(kind="cross"))], "the scope of a cut: expected self-attention of the decoder"),
+    ],
+)
+def test_edges_that_are_not_there(own, cuts, says):
+    with pytest.raises(InputError, match=says):
+        Ablator(own, GOALS["log-odds"]).cut(cuts)
+
+
+def test_a_budget_of_edges_says_the_least(runner):
+    goal = GOALS["log-odds"]
+    with pytest.raises(InputError, match="the budget: expected at least") as refused:
+        knock_out_edges(runner, goal, EDGES, budget=1.1)
+    some = knock_out_edges(runner, goal, EDGES, budget=refused.value.least)
+    assert len(some.values) == 1
+    assert some.cost <= refused.value.least + 1e-9
+
+
+def test_where(runner):
+    layers, heads = (3, 6) if "Own" in type(runner).__name__ else (2, 4)
+    sizes = sizes_of(runner)
+    assert sizes == dict.fromkeys(range(layers), heads)
+    assert Where.of(None, None, sizes).everywhere
+    assert str(Where.of(None, [(1, 3), (0, 2)], sizes)) == "layer 0 head 2, layer 1 head 3"
+    assert str(Where.of((1,), (2, 0), sizes)) == "heads 0, 2 of layer 1"
+    assert Where.of(None, [(1, 3)], sizes).mask(1, heads).tolist() == [head == 3 for head in range(heads)]
+    assert not Where.of(None, [(1, 3)], sizes).mask(0, heads).any()
+    assert not Where.of((1,), None, sizes).mask(0, heads).any()
+    for asked, says in [
+        (((0,), [(1, 3)]), r"the layers: expected none beside pairs \(layer, head\)"),
+        ((None, [(1, 3), 2]), "the heads to keep: expected whole numbers, or pairs"),
+        ((None, [(1, 3, 2)]), r"expected whole numbers, or pairs \(layer, head\), got \(1, 3, 2\) among them"),
+        ((None, [(layers, 0)]), "the layer: expected a whole number"),
+        ((None, [(0, heads)]), "the head: expected a whole number"),
+        (([], None), "the layers to keep: expected at least one"),
+    ]:
+        with pytest.raises(InputError, match=says):
+            Where.of(*asked, sizes)
+    with pytest.raises(InputError, match=r"layers with attention that is seen, got 1\. They are 0, 2"):
+        Where.of((1,), None, {0: 4, 2: 4})
+
+
 # -- costs
 
 
@@ -320,12 +493,12 @@ def test_rows_run_alone_cost_what_they_are(runner):
     goal, length = GOALS["log-odds"], len(IDS)  # its rows are 19 to 24
     direct = leave_one_out(runner, goal, PARTS, how="direct")
     assert direct.cost * length == pytest.approx(length + 6 + 5 * 6)
-    # Each begins at its passage and ends at row 24. The last holds row 19, which predicts: a whole text, or from 16.
+    # Each begins at its passage and ends at row 24. The last holds row 19, which predicts: all from 17, or from 16.
     total = leave_one_out(runner, goal, PARTS, how="total")
-    assert total.cost * length == pytest.approx(length + 6 + (24 - 3) + (21 - 1) + (18 - 5) + (13 - 5) + 26)
+    assert total.cost * length == pytest.approx(length + 6 + (24 - 3) + (21 - 1) + (18 - 5) + (13 - 5) + 8)
     deleted = leave_one_out(runner, goal, PARTS)
     assert deleted.cost * length == pytest.approx(length + 6 + (24 - 3) + (21 - 1) + (18 - 5) + (13 - 5) + (9 - 3))
-    assert (direct.alone, total.alone, deleted.alone) == (5, 4, 5)
+    assert (direct.alone, total.alone, deleted.alone) == (5, 5, 5)
     measurer = Ablator(runner, goal, PARTS)
     assert measurer.costs(~np.eye(5, dtype=bool)).sum() * length == pytest.approx(68)
     assert measurer.costs(np.ones((2, 5), dtype=bool)).tolist() == [0, 0]
@@ -353,6 +526,31 @@ def test_one_ablator_measures_many_things(runner):
     assert (first.values == again.values).all()
     assert again.cost * 26 == pytest.approx(6 * 6)  # the check is not made again
     assert measurer.cost == pytest.approx(1 + first.cost + again.cost)
+
+
+@pytest.mark.parametrize("how", MEANINGS)
+def test_a_text_that_was_priced_is_not_run_again(runner, how):
+    goal = GOALS["log-odds"]
+    measurer = Ablator(runner, goal, PARTS, priced=price(runner, goal))
+    assert measurer.cost == 0
+    assert measurer.upfront * 26 == pytest.approx(6)
+    found, expected = measurer.measure(KEPT, how=how), ablate(runner, goal, PARTS, KEPT, how=how)
+    assert np.abs(found.values - expected.values).max() <= CLOSE / 10
+    assert found.alone == expected.alone > 0
+    assert measurer.cost == pytest.approx(expected.cost - 1)
+    assert measurer.upfront == 0
+
+
+def test_prices_of_calls_that_are_not_plain_are_taken_too():
+    runner, goal = runner_of(llama(**ODD["a window"])), AnswerGoal(IDS, 20, "log-probability")
+    found = Ablator(runner, goal, PARTS, priced=price(runner, goal)).measure(KEPT, how="total")
+    assert found.alone == 0
+    assert np.abs(found.values - ablate(runner, goal, PARTS, KEPT, how="total").values).max() <= CLOSE / 10
+
+
+def test_prices_of_another_text_are_refused(own):
+    with pytest.raises(InputError, match="the prices: expected those of the same text and goal"):
+        Ablator(own, GOALS["log-odds"], PARTS, priced=price(own, GOALS["token"]))
 
 
 def test_progress_and_no_runs(runner):

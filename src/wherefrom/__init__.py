@@ -4,11 +4,12 @@
 >>> model = wherefrom.load()
 >>> print(wherefrom.trace(model, "The capital of France is Paris. The capital of Italy is"))
 
-The verbs: `load` a model; `trace` a prediction, or what a whole answer drew on (`trace_answer`); `generate` text;
-`forecast` the size of a recording, `record` a pass in memory or into a file, open that (`open_recording`) and ask it
-for `weights`, `sources`, `readers`, `heads`, what was `received`, how two `diff`er, or `scan` a layer for arrays;
-`knock_out` sources and `rerun` a text with a cut; `train` a decoder and `Watch` its attention form; count what a pass
-`cost`s. Nothing heavy is imported before it is needed.
+The verbs: `load` a model; `trace` a prediction, what a whole answer drew on (`trace_answer`), or on which routes a
+passage reached it (`trace_routes`); `generate` text; `forecast` the size of a recording, `record` a pass in memory or
+into a file, open that (`open_recording`) and ask it for `weights`, `sources`, `readers`, `heads`, what was `received`,
+how two `diff`er, or `scan` a layer for arrays; `knock_out` sources and `rerun` a text with a cut; `find_carriers`, the
+heads that fetch answers; `train` a decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is
+imported before it is needed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
     from wherefrom.errors import InputError, ModelError, RecordingError, TrainingError, WherefromError
     from wherefrom.evidence.answered import AnswerTrace
     from wherefrom.evidence.answering import trace_answer
+    from wherefrom.evidence.carried import Carriers
+    from wherefrom.evidence.carriers import find_carriers
+    from wherefrom.evidence.cases import Case, retrieval_cases
     from wherefrom.evidence.cost import cost
     from wherefrom.evidence.knockout import knock_out, knock_out_heads
     from wherefrom.evidence.rerun import Cut, rerun
+    from wherefrom.evidence.routed import RouteTrace
+    from wherefrom.evidence.routing import trace_routes
     from wherefrom.evidence.target import Target
     from wherefrom.evidence.trace import trace
     from wherefrom.evidence.versions import Destination
@@ -63,9 +69,14 @@ _HOMES = {
     "wherefrom.errors": ("InputError", "ModelError", "RecordingError", "TrainingError", "WherefromError"),
     "wherefrom.evidence.answered": ("AnswerTrace",),
     "wherefrom.evidence.answering": ("trace_answer",),
+    "wherefrom.evidence.carried": ("Carriers",),
+    "wherefrom.evidence.carriers": ("find_carriers",),
+    "wherefrom.evidence.cases": ("Case", "retrieval_cases"),
     "wherefrom.evidence.cost": ("cost",),
     "wherefrom.evidence.knockout": ("knock_out", "knock_out_heads"),
     "wherefrom.evidence.rerun": ("Cut", "rerun"),
+    "wherefrom.evidence.routed": ("RouteTrace",),
+    "wherefrom.evidence.routing": ("trace_routes",),
     "wherefrom.evidence.target": ("Target",),
     "wherefrom.evidence.trace": ("trace",),
     "wherefrom.evidence.versions": ("Destination",),
@@ -106,6 +117,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Answer",
     "AnswerTrace",
+    "Carriers",
+    "Case",
     "Config",
     "Corpus",
     "Cut",
@@ -116,6 +129,7 @@ __all__ = [
     "ModelError",
     "Recording",
     "RecordingError",
+    "RouteTrace",
     "Sampling",
     "Scan",
     "Scope",
@@ -131,6 +145,7 @@ __all__ = [
     "cost",
     "diff",
     "draw",
+    "find_carriers",
     "forecast",
     "forecast_bytes",
     "forecast_file_bytes",
@@ -148,11 +163,13 @@ __all__ = [
     "record_generation",
     "rerun",
     "resume",
+    "retrieval_cases",
     "save_recording",
     "scan",
     "sources",
     "trace",
     "trace_answer",
+    "trace_routes",
     "train",
     "verify_recording",
     "weights",

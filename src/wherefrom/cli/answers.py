@@ -13,6 +13,7 @@ import typer
 import wherefrom
 from wherefrom.cli.printing import print_json, progress_bar
 from wherefrom.cli.prompt import read_text, say_of_other
+from wherefrom.cli.ranges import METAVAR, Numbers
 from wherefrom.errors import InputError
 from wherefrom.views.streams import output, say
 
@@ -62,6 +63,22 @@ How = Annotated[
         "token may read them (total), the answer's tokens may not (direct)."
     ),
 ]
+Lens = Annotated[
+    str | None,
+    typer.Option(
+        help="Which numbers are shown beside what was measured, of weight, moved, gradient, closed, gate and direct "
+        "(weight,gradient,gate); direct takes two passes more. --json has all that were run.",
+        metavar="NAMES",
+    ),
+]
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        help='With --how total or direct: price, gate and cut in these layers only; "0:3,5" is 0, 1, 2 and 5.',
+        metavar=METAVAR,
+    ),
+]
+Heads = Annotated[str | None, typer.Option(help="Likewise, in these heads of each of those layers.", metavar=METAVAR)]
 OfUnit = Annotated[
     Literal["log-odds", "log-probability"] | None,
     typer.Option("--unit", help="What of the answer is asked about (log-odds)."),
@@ -81,6 +98,9 @@ class Asked:
     budget: float | None
     how: Literal["deletion", "total", "direct"] | None
     unit: Literal["log-odds", "log-probability"] | None
+    lens: str | None
+    layers: str | None
+    heads: str | None
 
     @property
     def of_answer(self) -> bool:
@@ -113,16 +133,18 @@ def trace_answer(
     context: int | None,
     library: Literal["wherefrom", "transformers"] | None,
     top: int,
+    carried: int,
     as_json: bool,
 ) -> None:
     """Trace an answer and print what it drew on."""
-    if asked.answer is not None and asked.write is not None:
-        way_out = "Give the answer, or have the model write it."
-        raise InputError("the answer", expected="one", given="--answer and --write", way_out=way_out)
+    require_one_answer(asked.answer, asked.write)
     if asked.by is not None and asked.marks:
         way_out = "Give marks, or say what the prompt is divided into."
         raise InputError("the sources", expected="--by or --mark", given="both", way_out=way_out)
-    prompt = read_text(text, file) if asked.chat is None else _messages(asked.chat, text, file)
+    typed = {"layer": asked.layers, "head": asked.heads}
+    within = {what: Numbers.of(f"--{what}s", text) for what, text in typed.items() if text is not None}
+    lenses = _lenses(asked.lens)
+    prompt = prompt_of(text, file, asked.chat)
     loaded = wherefrom.load(model, context=context, library=library, say=say)
     if isinstance(prompt, str):
         say_of_other(loaded, prompt)
@@ -135,7 +157,9 @@ def trace_answer(
             question=asked.question,
             by=list(asked.marks) if asked.marks else asked.by or "sentence",
             max_tokens=asked.write,
+            direct="direct" in lenses,
             progress=progress,
+            **_sizes(loaded, within),
             **{name: value for name, value in options.items() if value is not None},
         )
     if as_json:
@@ -144,7 +168,58 @@ def trace_answer(
     from wherefrom.views.answered import print_answer
 
     with output():
-        print_answer(found, top=top)
+        print_answer(found, top=top, lenses=lenses, carried=carried)
+
+
+def _lenses(typed: str | None) -> tuple[str, ...]:
+    """Return the lenses that are shown, each by its name or by the head of its column."""
+    from wherefrom.views.answered import LENSES, SHORT, SHOWN_LENSES
+
+    if typed is None:
+        return SHOWN_LENSES
+    known = {SHORT.get(name, name): name for name in LENSES}
+    names = [known.get(name.strip(), name.strip()) for name in typed.split(",")]
+    for name in names:
+        if name not in LENSES:
+            raise InputError(
+                "--lens",
+                expected=f"names of {', '.join(known)}, apart by commas",
+                given=f'"{name}"',
+                way_out="docs/answers.md says what they are.",
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def _sizes(loaded: Any, within: Mapping[str, Numbers]) -> dict[str, Any]:
+    """Return the layers and heads that were typed, for a model that has so many."""
+    if not within:
+        return {}
+    from wherefrom.evidence.running import runner_of
+    from wherefrom.evidence.where import sizes_of
+
+    sizes = sizes_of(runner_of(loaded))
+    most = {"layer": max(sizes) + 1, "head": max(sizes.values())}
+    return {f"{what}s": numbers.within(what, most[what]) for what, numbers in within.items()}
+
+
+def require_one_answer(answer: str | None, write: int | None) -> None:
+    """Refuse an answer that is given and written too.
+
+    Raises:
+        InputError: it is.
+    """
+    if answer is not None and write is not None:
+        way_out = "Give the answer, or have the model write it."
+        raise InputError("the answer", expected="one", given="--answer and --write", way_out=way_out)
+
+
+def prompt_of(text: str | None, file: Path | None, chat: Path | None) -> Any:
+    """Return the prompt: a text, or the chat messages of a file.
+
+    Raises:
+        InputError: several prompts, none, or one that cannot be read.
+    """
+    return read_text(text, file) if chat is None else _messages(chat, text, file)
 
 
 def _messages(path: Path, text: str | None, file: Path | None) -> Any:

@@ -13,7 +13,10 @@ from wherefrom.cli.answers import (
     Budget,
     By,
     Chat,
+    Heads,
     How,
+    Layers,
+    Lens,
     Marks,
     OfUnit,
     Question,
@@ -56,7 +59,11 @@ def trace(
     top: Annotated[int, typer.Option(min=1, help="How many sources to list; the rest is summed.")] = 10,
     carried: Annotated[
         int,
-        typer.Option(min=0, help="For how many sources, of those that reach 0.05 nats, each head is cut alone."),
+        typer.Option(
+            min=0,
+            help="For how many sources, of those that reach 0.05 nats, each head is cut alone; of an answer for how "
+            "many parts of the prompt the strongest heads are named.",
+        ),
     ] = 2,
     model: Model = "smollm2",
     context: Annotated[
@@ -74,6 +81,9 @@ def trace(
     budget: Budget = None,
     how: How = None,
     unit: OfUnit = None,
+    lens: Lens = None,
+    layers: Layers = None,
+    heads: Heads = None,
 ) -> None:
     """Show where a token came from, or what a whole answer drew on.
 
@@ -100,7 +110,7 @@ def trace(
       wherefrom trace --file report.txt --write 20 --by paragraph --budget 20
       wherefrom trace --file facts.txt --question "Rosa lives in" --answer Athens
     """
-    asked = Asked(answer, write, question, by, mark, chat, budget, how, unit)
+    asked = Asked(answer, write, question, by, mark, chat, budget, how, unit, lens, layers, heads)
     if asked.of_answer:
         refuse_beside(
             {
@@ -115,7 +125,17 @@ def trace(
                 "--head": head,
             }
         )
-        trace_answer(asked, text, file, model=model, context=context, library=library, top=top, as_json=as_json)
+        trace_answer(
+            asked,
+            text,
+            file,
+            model=model,
+            context=context,
+            library=library,
+            top=top,
+            carried=carried,
+            as_json=as_json,
+        )
         return
     prompt = read_text(text, file)
     wanted, other = one_of("target", target, target_id), one_of("against", against, against_id)

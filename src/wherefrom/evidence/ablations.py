@@ -1,42 +1,50 @@
 """Measured effects of passages (floor 5): what a goal is worth when some of them are taken away from a text.
 
-There are three meanings, and every result says which one it is of:
+There are four meanings, and every result says which one it is of:
 
 "deletion": the passages' tokens are taken out and the model runs afresh. What stands behind them moves up, so it is
 another text, and no cut.
 "total": every later destination outside a passage is kept from reading it; inside it reading goes on.
 "direct": only the rows of what is asked about, and of the answer's tokens between them, are kept from reading it;
 everything before them is as it was in the whole text.
+"cut": any edges that are named, as `wherefrom.Cut`s: those and no others are removed before softmax.
 
-Where it is exact, what stands before a change is not run again (`wherefrom.evidence.prefix`); otherwise whole texts
-are. Each run is counted in forward passes' worth: the tokens that it ran, over the tokens of the whole text. Takes
-passes from `running`, what is asked about from `goal`, cuts from `removal`.
+Total and direct ones, and cuts, may be made in some layers and heads alone. Where it is exact, what stands before a
+change is not run again (`wherefrom.evidence.prefix`); otherwise whole texts are. Each run is counted in forward passes'
+worth: the tokens that it ran, over the tokens of the whole text. Takes passes from `running`, what is asked about from
+`goal`, removed edges from `removal`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from wherefrom.checks import check_chosen, check_items
+from wherefrom.checks import check_index, check_items, check_kind
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.choices import subsets as subsets
 from wherefrom.evidence.goal import Goal
-from wherefrom.evidence.noise import measured_noise, propagated
+from wherefrom.evidence.noise import measured_noise, noise_tokens, propagated
 from wherefrom.evidence.noise import noise_floor as noise_floor
 from wherefrom.evidence.prefix import Piece, Prefix, agree, own_keys
-from wherefrom.evidence.removal import AloneWithout, Removal, Without
+from wherefrom.evidence.priced import Priced
+from wherefrom.evidence.removal import AloneWithout, Cuts, Edges, Lost, Removal, Without
+from wherefrom.evidence.rerun import Cut
 from wherefrom.evidence.running import Runner
-from wherefrom.questions.scope import Scope
+from wherefrom.evidence.where import Where
 
 How: TypeAlias = Literal["deletion", "total", "direct"]
+EdgeSet: TypeAlias = Cut | Sequence[Cut]
+"""Edges that are removed together: a cut, or several."""
+Heads: TypeAlias = Sequence[int] | Sequence[tuple[int, int]]
+"""Numbers of heads, or pairs (layer, head)."""
 Bools: TypeAlias = NDArray[np.bool_]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (runs done, runs in all) after each batch."""
@@ -47,10 +55,13 @@ MAP_AT_ONCE = 2**24
 """Entries of a map of rows by sources that a batch of rows run alone may have."""
 ROUNDING = 1e-5
 """Nats that float32 rounding makes of a forward pass."""
+WIDE = ("float32", "float64")
+"""Number formats whose rounding is known without a measurement."""
 EXACT = {
     "deletion": "exact: measured by running the text without the passages; what stands behind them moves up",
     "total": "exact: measured by running the text again with every later reading of the passages cut",
     "direct": "exact: measured by running the answer's rows again without reading the passages, all before as it was",
+    "cut": "exact: measured by running the text again with the edges removed before softmax",
 }
 
 
@@ -75,10 +86,11 @@ class Ablations:
     """Measured values of a goal with passages taken away.
 
     Attributes:
-        kept: bool [n, P], the passages that each run kept.
+        kept: bool [n, P], the passages that each run kept; of cuts, the sets of edges.
         values: float64 [n], the goal's value in each.
         whole: its value with nothing taken away.
         how: what taking away means, see the top of the module.
+        where: in which layers and heads, in words; of cuts each says it itself.
         unit: of the values.
         cost: forward passes' worth of all that this call ran, the whole text and checks included: tokens run, over the
             tokens of the whole text.
@@ -91,7 +103,8 @@ class Ablations:
     kept: Bools
     values: NDArray[np.float64]
     whole: float
-    how: How
+    how: How | Literal["cut"]
+    where: str
     unit: str
     cost: float
     alone: int
@@ -110,7 +123,7 @@ class Ablations:
         return np.abs(self.effects) < self.noise
 
     def __repr__(self) -> str:
-        runs = f"{len(self.values)} runs of {self.kept.shape[1]} passages"
+        runs = f"{len(self.values)} runs of {self.kept.shape[1]} {'sets of edges' if self.how == 'cut' else 'passages'}"
         return f"Ablations({self.how}, {runs}, {self.cost:.2f} forward passes' worth)"
 
 
@@ -122,7 +135,7 @@ def ablate(
     *,
     how: How = "deletion",
     layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    heads: Heads | None = None,
     budget: float | None = None,
     progress: Progress | None = None,
 ) -> Ablations:
@@ -135,7 +148,7 @@ def ablate(
         kept: bool [n, P]; what is in no passage is always kept.
         how: what taking away means.
         layers: where readings are cut, of "total" and "direct"; all unless given.
-        heads: likewise.
+        heads: likewise, of each of these layers; or pairs (layer, head), instead of layers.
         budget: forward passes' worth that may be run, the whole text's included; later choices than it pays for are
             left out, and the result's `kept` holds those that were run.
         progress: told after each batch.
@@ -150,8 +163,7 @@ def ablate(
     measurer = Ablator(runner, goal, passages)
     left = None if budget is None else budget - measurer.cost
     found = measurer.measure(kept, how=how, layers=layers, heads=heads, budget=left, progress=progress)
-    seconds = time.perf_counter() - start
-    return Ablations(**{**vars(found), "cost": measurer.cost, "seconds": seconds})
+    return replace(found, cost=measurer.cost, seconds=time.perf_counter() - start)
 
 
 def leave_one_out(
@@ -161,7 +173,7 @@ def leave_one_out(
     *,
     how: How = "deletion",
     layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    heads: Heads | None = None,
     progress: Progress | None = None,
 ) -> Ablations:
     """Return the goal's values when each passage in turn is taken away; `effects` [P] are then the passages' own.
@@ -171,6 +183,38 @@ def leave_one_out(
     checked = check_items("the passages", passages, expected="passages", way_out="Make them: passages(tokens).")
     each = ~np.eye(len(checked), dtype=np.bool_)
     return ablate(runner, goal, checked, each, how=how, layers=layers, heads=heads, progress=progress)
+
+
+def knock_out_edges(
+    runner: Runner,
+    goal: Goal,
+    cuts: Sequence[EdgeSet],
+    *,
+    budget: float | None = None,
+    progress: Progress | None = None,
+) -> Ablations:
+    """Return the goal's values when each of some sets of edges in turn is removed; `effects` are then the sets' own.
+
+    Args:
+        runner: runs the model: `runner_of(model)`.
+        goal: what is asked about.
+        cuts: sets of edges, each a `wherefrom.Cut` or several that are made together: such as
+            Cut(None, (40,), Scope((12,), (3,))), by which head 3 of layer 12 reads position 40 nowhere. None are all
+            destinations, or sources.
+        budget: as `ablate`.
+        progress: told after each batch.
+
+    Raises:
+        InputError: no cuts, one of a position, layer or head that is not there, one of another kind of attention than
+            the decoder's own; one that leaves a destination nothing to read, which is named; a budget too small for a
+            single run; infinite log-odds.
+        RecordingError: a cut that took no effect, or numbers that are not finite.
+    """
+    start = time.perf_counter()
+    measurer = Ablator(runner, goal)
+    left = None if budget is None else budget - measurer.cost
+    found = measurer.cut(cuts, budget=left, progress=progress)
+    return replace(found, cost=measurer.cost, seconds=time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -183,6 +227,8 @@ class _Run:
         rows: places among them whose logits are needed.
         positions: where they stand, if they are run alone behind recorded columns; None: a whole text.
         before: how many recorded columns they read.
+        maps: how many maps of rows by recorded columns it takes: one, or one a head.
+        absent: whether the rows that are taken away are not run at all.
     """
 
     place: int
@@ -190,42 +236,73 @@ class _Run:
     rows: tuple[int, ...]
     positions: tuple[int, ...] | None = None
     before: int = 0
+    maps: int = 1
+    absent: bool = False
 
     @property
     def batch(self) -> tuple[Any, ...]:
         """Runs that agree in this can be run side by side."""
-        return len(self.ids), self.rows, self.positions, self.before
+        return len(self.ids), self.rows, self.positions, self.before, self.absent
+
+
+class _Taken(NamedTuple):
+    """What each of some runs takes away.
+
+    Attributes:
+        how: what that means.
+        where: in which layers and heads, in words.
+        kept: bool [n, P].
+        runs: how each is run; None where nothing is taken away.
+        removal: gives what some runs lose, by their places.
+        named: says in words what a run takes away.
+    """
+
+    how: How | Literal["cut"]
+    where: str
+    kept: Bools
+    runs: list[_Run | None]
+    removal: Callable[[list[int]], Edges]
+    named: Callable[[int], str]
 
 
 class Ablator:
-    """A text whose passages can be taken away; the whole of it is run once, when this is made.
+    """A text parts of which can be taken away; the whole of it is run once, when this is made.
 
     Args:
         runner: runs the model.
         goal: what is asked about.
-        passages: of the prompt, without overlap.
+        passages: of the prompt, without overlap; None: there are none, but edges can be cut.
+        priced: the prices of the same text and rows, where they are known: it is then not run again.
 
     Attributes:
         whole: the goal's value, nothing taken away.
         cost: forward passes' worth of all that was run so far.
 
     Raises:
-        InputError: no passages, an empty one, one that overlaps another or reaches beyond the prompt; infinite
-            log-odds.
+        InputError: no passages, an empty one, one that overlaps another or reaches beyond the prompt; prices of
+            another text; infinite log-odds.
         RecordingError: numbers that are not finite.
     """
 
-    def __init__(self, runner: Runner, goal: Goal, passages: Sequence[Passages]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        goal: Goal,
+        passages: Sequence[Passages] | None = None,
+        *,
+        priced: Priced | None = None,
+    ) -> None:
         self._runner, self._goal = runner, goal
-        self.passages = _checked(goal, passages)
+        self.passages = () if passages is None else _checked(goal, passages)
+        _require_same(goal, priced)
         self._length = len(goal.ids)
         index = np.full(self._length, -1)
         for number, passage in enumerate(self.passages):
             index[passage.start : passage.stop] = number
         self._index = index
-        self._tokens = self._length
+        self._tokens = self._length if priced is None else 0
         with torch.no_grad():
-            self._prefix = Prefix(runner, goal.ids, goal.rows)
+            self._prefix = Prefix(runner, goal.ids, goal.rows, priced=priced)
             self.whole = float(goal.value(self._prefix.logits)[0])
         _require_finite(self.whole)
         self._alone: bool | None = None
@@ -241,12 +318,20 @@ class Ablator:
         """The size below which a difference is rounding: `ROUNDING` at least; in half precision as `noise_floor`."""
         if self._noise is None:
             self._noise = 2 * propagated(self._goal, self._prefix.logits, self._runner.format)
-            if self._runner.format in ("float32", "float64"):
+            if self._runner.format in WIDE:
                 self._noise = max(self._noise, ROUNDING)
             else:
                 found, tokens = measured_noise(self._runner, self._goal)
                 self._noise, self._tokens = max(self._noise, 2 * found), self._tokens + tokens
         return self._noise
+
+    @property
+    def upfront(self) -> float:
+        """Forward passes' worth that the first measurement costs before its runs: a check, in half precision noise."""
+        rows = self._goal.rows
+        check = rows[-1] + 1 - rows[0] if self._alone is None and self._prefix.reusable else 0
+        noise = noise_tokens(self._runner, self._goal) if self._noise is None and self._runner.format not in WIDE else 0
+        return (check + noise) / self._length
 
     def costs(
         self,
@@ -254,10 +339,10 @@ class Ablator:
         *,
         how: How = "deletion",
         layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
+        heads: Heads | None = None,
     ) -> NDArray[np.float64]:
         """Return the forward passes' worth that each choice will cost, [n]; arguments and errors as `measure`."""
-        runs = self._plans(_choices(kept, len(self.passages)), _how(how), self._scope(how, layers, heads))
+        runs = self._of_passages(kept, how, layers, heads).runs
         return np.array([0 if run is None else len(run.ids) for run in runs], dtype=np.float64) / self._length
 
     def measure(
@@ -266,7 +351,7 @@ class Ablator:
         *,
         how: How = "deletion",
         layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
+        heads: Heads | None = None,
         budget: float | None = None,
         progress: Progress | None = None,
     ) -> Ablations:
@@ -274,45 +359,96 @@ class Ablator:
 
         The budget, and the result's cost, are of these runs, without what was run before.
         """
+        return self._measured(lambda: self._of_passages(kept, how, layers, heads), budget, progress)
+
+    def cut(
+        self, cuts: Sequence[EdgeSet], *, budget: float | None = None, progress: Progress | None = None
+    ) -> Ablations:
+        """Return the goal's values when each set of edges in turn is removed; see `knock_out_edges`.
+
+        The budget, and the result's cost, are of these runs, without what was run before.
+        """
+        return self._measured(lambda: self._of_cuts(cuts), budget, progress)
+
+    def _measured(self, planned: Callable[[], _Taken], budget: float | None, progress: Progress | None) -> Ablations:
         start, tokens = time.perf_counter(), self._tokens
-        choices, scope = _choices(kept, len(self.passages)), self._scope(_how(how), layers, heads)
-        noise = self.noise
-        runs = self._plans(choices, how, scope)
+        taken, noise = planned(), self.noise
+        runs = taken.runs
         if budget is not None:
             runs = runs[: self._affordable(runs, budget - (self._tokens - tokens) / self._length)]
-            choices = choices[: len(runs)]
         values = np.full(len(runs), self.whole)
         done, proven = sum(run is None for run in runs), set[str]()
         with torch.no_grad():
             for batch in self._batches(runs):
-                logits = self._logits(batch, choices, how, scope, proven)
-                for place, own in zip([run.place for run in batch], logits, strict=True):
-                    values[place] = self._value(own, choices[place], how)
+                places = [run.place for run in batch]
+                removal = taken.removal(places)
+                logits = self._logits(batch, taken.how, removal, set() if removal.apart else proven)
+                for place, own in zip(places, logits, strict=True):
+                    values[place] = self._value(own, taken.kept[place], taken.how, taken.named(place))
                 self._tokens += sum(len(run.ids) for run in batch)
                 done += len(batch)
                 if progress is not None:
                     progress(done, len(runs))
         return Ablations(
-            kept=choices,
+            kept=taken.kept[: len(runs)],
             values=values,
             whole=self.whole,
-            how=how,
+            how=taken.how,
+            where=taken.where,
             unit=self._goal.unit,
             cost=(self._tokens - tokens) / self._length,
             alone=sum(run is not None and run.positions is not None for run in runs),
             noise=noise,
             seconds=time.perf_counter() - start,
-            exactness=_exactness(how, self._runner.format, noise),
+            exactness=_exactness(taken.how, self._runner.format, noise),
         )
 
     # -- how each choice is run
 
-    def _plans(self, choices: Bools, how: How, scope: Scope) -> list[_Run | None]:
-        """Return how each choice is run; None where nothing is taken away."""
+    def _of_passages(self, kept: ArrayLike, how: How, layers: Any, heads: Any) -> _Taken:
+        """Return what choices of passages take away."""
+        require_cut(how, layers, heads)
+        choices, where = _choices(kept, len(self.passages)), Where.of(layers, heads, self._prefix.sizes)
         plan = {"deletion": self._deletion, "total": self._total, "direct": self._direct}[how]
-        return [None if choice.all() else plan(place, choice, scope) for place, choice in enumerate(choices)]
+        runs = [None if choice.all() else plan(place, choice, where) for place, choice in enumerate(choices)]
+        index, first = torch.from_numpy(self._index), self._goal.rows[0] if how == "direct" else 0
 
-    def _deletion(self, place: int, choice: Bools, scope: Scope) -> _Run:
+        def removal(places: list[int]) -> Removal:
+            return Removal(index, torch.from_numpy(~choices[places]), first, where)
+
+        return _Taken(how, str(where), choices, runs, removal, lambda place: self._named(choices[place]))
+
+    def _of_cuts(self, cuts: Sequence[EdgeSet]) -> _Taken:
+        """Return what sets of edges take away."""
+        how = {"expected": "sets of edges, each a Cut or several", "way_out": "Write [wherefrom.Cut((13,), (1,))]."}
+        sets = [self._lost(one) for one in check_items("the cuts", cuts, **how)]
+        if not sets:
+            raise InputError("the cuts", **{**how, "expected": "at least one"}, given="none")
+        runs = [self._cut(place, lost) for place, lost in enumerate(sets)]
+        kept = ~np.eye(len(sets), dtype=np.bool_)
+        where = "the layers and heads of each cut"
+
+        def removal(places: list[int]) -> Cuts:
+            return Cuts(tuple(sets[place] for place in places))
+
+        return _Taken("cut", where, kept, runs, removal, lambda place: f"set {place}")
+
+    def _cut(self, place: int, lost: tuple[Lost, ...]) -> _Run | None:
+        goal, stop = self._goal, self._goal.rows[-1] + 1
+        first = min((one.first for one in lost if one.first is not None), default=stop)
+        if first >= stop:  # nothing is read less by what the goal feels
+            return None
+        return self._from(place, min(first, goal.rows[0]), self._prefix.heads)
+
+    def _from(self, place: int, start: int, maps: int) -> _Run:
+        """Return a run of all rows from one on, alone where that is exact and takes maps of a bearable size."""
+        goal, stop = self._goal, self._goal.rows[-1] + 1
+        if start == 0 or maps * (stop - start) * start > MAP_AT_ONCE or not self._runs_alone():
+            return _Run(place, goal.ids, goal.rows)
+        rows = tuple(row - start for row in goal.rows)
+        return _Run(place, goal.ids[start:stop], rows, tuple(range(start, stop)), start, maps)
+
+    def _deletion(self, place: int, choice: Bools, where: Where) -> _Run:
         goal, outside = self._goal, self._outside(choice)
         left = outside[outside < goal.prompt]
         ids, rows = goal.without(left.tolist())
@@ -330,23 +466,20 @@ class Ablator:
         stop = rows[-1] + 1
         return _Run(place, ids[start:stop], tuple(row - start for row in rows), tuple(range(start, stop)), start)
 
-    def _total(self, place: int, choice: Bools, scope: Scope) -> _Run:
+    def _total(self, place: int, choice: Bools, where: Where) -> _Run:
         goal = self._goal
         row_inside = not self._stays(choice)[goal.rows[0]]
-        if scope != Scope() or row_inside or not self._runs_alone():
-            return _Run(place, goal.ids, goal.rows)
         start = int(np.flatnonzero(~self._stays(choice))[0])
-        positions = [int(i) for i in self._outside(choice) if start <= i <= goal.rows[-1]]
-        rows = tuple(positions.index(row) for row in goal.rows)
-        return _Run(place, tuple(goal.ids[i] for i in positions), rows, tuple(positions), start)
-
-    def _direct(self, place: int, choice: Bools, scope: Scope) -> _Run:
-        goal, first = self._goal, self._goal.rows[0]
+        if not where.everywhere or row_inside:
+            return self._from(place, start, 1 if where.everywhere else self._prefix.heads)
         if not self._runs_alone():
             return _Run(place, goal.ids, goal.rows)
-        stop = goal.rows[-1] + 1
-        rows = tuple(row - first for row in goal.rows)
-        return _Run(place, goal.ids[first:stop], rows, tuple(range(first, stop)), first)
+        positions = [int(i) for i in self._outside(choice) if start <= i <= goal.rows[-1]]
+        rows = tuple(positions.index(row) for row in goal.rows)
+        return _Run(place, tuple(goal.ids[i] for i in positions), rows, tuple(positions), start, absent=True)
+
+    def _direct(self, place: int, choice: Bools, where: Where) -> _Run:
+        return self._from(place, self._goal.rows[0], 1 if where.everywhere else self._prefix.heads)
 
     def _stays(self, choice: Bools) -> Bools:
         """Return which positions are kept, bool [T]."""
@@ -407,38 +540,32 @@ class Ablator:
         for group in alike.values():
             size, before = len(group[0].ids), group[0].before
             tokens = TOKENS_AT_ONCE if group[0].positions is None else max(TOKENS_AT_ONCE, self._length)
-            at_once = max(1, min(tokens // size, MAP_AT_ONCE // max(1, size * before)))
+            at_once = max(1, min(tokens // size, MAP_AT_ONCE // max(1, size * before * group[0].maps)))
             for start in range(0, len(group), at_once):
                 yield group[start : start + at_once]
 
-    def _logits(self, batch: list[_Run], choices: Bools, how: How, scope: Scope, proven: set[str]) -> Tensor:
+    def _logits(self, batch: list[_Run], how: How | Literal["cut"], removal: Edges, proven: set[str]) -> Tensor:
         """Return the logits [B, R, N] of the goal's rows in each run of a batch."""
         one = batch[0]
         ids = torch.tensor([run.ids for run in batch])
-        removal = Removal(
-            torch.from_numpy(self._index),
-            torch.from_numpy(~choices[[run.place for run in batch]]),
-            self._goal.rows[0] if how == "direct" else 0,
-            scope,
-        )
         if one.positions is None:
             attention = None if how == "deletion" else Without(removal, proven)
             return self._runner.logits(ids, one.rows, attention=attention)
         positions = torch.tensor(one.positions)
         if how == "deletion":
             alone = AloneWithout(None, positions, one.before)
-        elif how == "total":
+        elif one.absent:
             alone = AloneWithout(None, positions, one.before, proven, absent=removal)
         else:
             alone = AloneWithout(removal, positions, one.before, proven)
         return self._prefix.run(ids, one.positions, one.rows, alone)
 
-    def _value(self, logits: Tensor, choice: Bools, how: How) -> float:
+    def _value(self, logits: Tensor, choice: Bools, how: str, named: str | None = None) -> float:
         """Return the goal's value of the logits [R, N] of one run."""
         try:
             value = float(self._goal.value(logits[None])[0])
         except InputError as error:
-            what = f"{error.what} in the {how} of {self._named(choice)}"
+            what = f"{error.what} in the {how} of {named or self._named(choice)}"
             facts = {**error.facts, "kept": choice}
             raise InputError(what, expected=error.expected, given=error.given, way_out=error.way_out, **facts) from None
         _require_finite(value)
@@ -448,24 +575,39 @@ class Ablator:
         names = [f'"{self.passages[number].label}"' for number in np.flatnonzero(~choice)]
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
-    def _scope(self, how: How, layers: Sequence[int] | None, heads: Sequence[int] | None) -> Scope:
-        if how == "deletion" and (layers is not None or heads is not None):
+    def _lost(self, cuts: Any) -> tuple[Lost, ...]:
+        """Return the edges of a set, if there are such positions, layers and heads."""
+        way_out = "Write wherefrom.Cut(destinations=(13,), sources=(1,)), or several in a list."
+        given = [cuts] if isinstance(cuts, Cut) else cuts
+        checked = check_items("a set of edges", given, expected="a Cut or several", way_out=way_out)
+        return tuple(self._lost_of(check_kind("a cut", one, Cut, way_out=way_out)) for one in checked)
+
+    def _lost_of(self, cut: Cut) -> Lost:
+        scope = cut.scope
+        if scope.kind != "self" or scope.part not in (None, "decoder") or scope.repeat is not None:
             raise InputError(
-                "the layers and heads of a deletion",
-                expected="none",
-                given="some",
-                way_out='What is taken out of the text is in no layer: ask for how="total" or "direct".',
+                "the scope of a cut",
+                expected="self-attention of the decoder, in all executions",
+                given=repr(scope),
+                way_out="Name layers and heads alone: wherefrom.Scope((12,), (3,)).",
             )
-        chosen = check_chosen("layer", layers, max(self._prefix.layers, default=-1) + 1)
-        missing = set(chosen or ()) - self._prefix.layers
-        if missing:
-            raise InputError(
-                "the layers to keep",
-                expected="layers with attention that is seen",
-                given=str(min(missing)),
-                way_out=f"They are {', '.join(map(str, sorted(self._prefix.layers)))}.",
-            )
-        return Scope(chosen, check_chosen("head", heads, self._prefix.heads))
+        named = []
+        for positions in (cut.destinations, cut.sources):
+            found = torch.full((self._length,), positions is None)
+            found[[check_index("position", own, self._length) for own in positions or ()]] = True
+            named.append(found)
+        return Lost(named[0], named[1], Where.of(scope.layers, scope.heads, self._prefix.sizes))
+
+
+def _require_same(goal: Goal, priced: Priced | None) -> None:
+    """Refuse prices of another text, or of other rows of it."""
+    if priced is not None and (priced.goal.ids, priced.goal.rows) != (goal.ids, goal.rows):
+        raise InputError(
+            "the prices",
+            expected="those of the same text and goal",
+            given="those of another",
+            way_out="Price the goal: price(runner, goal); or leave them out.",
+        )
 
 
 def _checked(goal: Goal, passages: Any) -> tuple[Passages, ...]:
@@ -519,7 +661,12 @@ def _choices(kept: ArrayLike, passages: int) -> Bools:
     return array
 
 
-def _how(how: Any) -> How:
+def require_cut(how: Any, layers: Any, heads: Any) -> None:
+    """Refuse another way of taking passages away than there is, and layers or heads of a deletion.
+
+    Raises:
+        InputError: either.
+    """
     if how not in get_args(How):
         raise InputError(
             "how passages are taken away",
@@ -527,8 +674,13 @@ def _how(how: Any) -> How:
             given=repr(how),
             way_out="Deletion takes their tokens out; the others cut what reads them.",
         )
-    found: How = how
-    return found
+    if how == "deletion" and (layers is not None or heads is not None):
+        raise InputError(
+            "the layers and heads of a deletion",
+            expected="none",
+            given="some",
+            way_out='What is taken out of the text is in no layer: ask for how="total" or "direct".',
+        )
 
 
 def _require_finite(value: float) -> None:
@@ -541,8 +693,8 @@ def _require_finite(value: float) -> None:
         )
 
 
-def _exactness(how: How, precision: str, noise: float) -> str:
-    if precision in ("float32", "float64"):
+def _exactness(how: str, precision: str, noise: float) -> str:
+    if precision in WIDE:
         return f"{EXACT[how]} (within {precision} rounding)"
     measured = EXACT[how].removeprefix("exact: ")
     return f"{measured}; in the model's own {precision}, in which a difference below {noise:.2g} is within noise"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from wherefrom.passages import Passage
 from wherefrom.questions.answer import Answer, Column
 from wherefrom.tokens import Tokens
+
+if TYPE_CHECKING:
+    from wherefrom.evidence.ablations import Ablations
+    from wherefrom.evidence.surrogate import Surrogate
 
 Numbers = NDArray[np.float64]
 SCHEMA = "wherefrom.answer/1"
@@ -43,6 +47,23 @@ class Lens:
     meaning: str
     exactness: str
     values: Numbers
+
+
+@dataclass(frozen=True)
+class HeadPrice:
+    """What a passage was worth through one head, by the attribution lens: the sum over the edges of that head.
+
+    Attributes:
+        layer: from 0.
+        head: from 0.
+        passage: its number.
+        price: in the unit of the answer's value.
+    """
+
+    layer: int
+    head: int
+    passage: int
+    price: float
 
 
 @dataclass(frozen=True)
@@ -98,13 +119,17 @@ class AnswerTrace:
         value: the answer's, nothing left out.
         token_log_probabilities: of each token of the answer that counts, in nats.
         chosen: positions of those tokens.
-        lenses: "weight", "attribution", "gate" and so on.
+        lenses: by name, of "weight", "moved", "attribution", "closed form", "gate" and "direct" those that were run.
+        absent: why each of the others is not there.
+        heads: of each passage in order its strongest heads by the attribution lens, the strongest first; empty where
+            no edges were priced.
+        where: in which layers and heads edges were priced, gated and cut, in words.
         measured: [P], what the answer's value lost when a passage alone was taken away; NaN where that was not run.
         evidence: [P], the best estimate: the gate's, corrected by all that was measured; equal to it where nothing was.
         how: how passages were taken away: "deletion", "total" or "direct".
-        runs: how many measured runs there were, those with several passages away included.
+        ablations: the measured runs, those with several passages away included; None where nothing was measured.
+        fitted: the fit of those runs; None likewise.
         agreements: of the lenses with those runs.
-        noise: differences of the value below this are rounding; NaN where nothing was measured.
         cost: what was run.
     """
 
@@ -120,13 +145,26 @@ class AnswerTrace:
     token_log_probabilities: tuple[float, ...]
     chosen: tuple[int, ...]
     lenses: Mapping[str, Lens]
+    absent: Mapping[str, str]
+    heads: tuple[HeadPrice, ...]
+    where: str
     measured: Numbers = field(repr=False)
     evidence: Numbers = field(repr=False)
     how: str
-    runs: int
-    agreements: tuple[Agreement, ...]
-    noise: float
     cost: AnswerCost
+    ablations: Ablations | None = None
+    fitted: Surrogate | None = None
+    agreements: tuple[Agreement, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        """How many runs were measured."""
+        return 0 if self.ablations is None else len(self.ablations.values)
+
+    @property
+    def noise(self) -> float:
+        """Differences of the value below this are rounding; NaN where nothing was measured."""
+        return float("nan") if self.ablations is None else self.ablations.noise
 
     @property
     def answer(self) -> str:
@@ -191,7 +229,7 @@ class AnswerTrace:
                 )
                 for place in listed
             ),
-            exactness="\n".join(f"{lens.name} {lens.exactness}" for lens in lenses),
+            exactness="\n".join(f"{lens.name}: {lens.exactness}" for lens in lenses),
             left_out=f"Not listed: {len(rest)} passages with {remainder:.4f} of evidence in all, signs apart.",
             remainder=remainder,
         )
@@ -227,6 +265,9 @@ class AnswerTrace:
                 lens.name: {"unit": lens.unit, "meaning": lens.meaning, "exactness": lens.exactness}
                 for lens in self.lenses.values()
             },
+            "absent": dict(self.absent),
+            "heads": [{**vars(one), "price": _rounded(one.price)} for one in self.heads],
+            "where": self.where,
             "how": self.how,
             "runs": self.runs,
             "mattered": list(self.mattered),

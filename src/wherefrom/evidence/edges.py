@@ -97,6 +97,12 @@ class PricedCall:
         """S."""
         return self.k.shape[1]
 
+    @property
+    def is_causal_alone(self) -> bool:
+        """Whether a row reads every column up to its own, and nothing else is done to the scores."""
+        plain = self.bias is None and self.sinks is None and self.softcap is None
+        return plain and self.q.shape[1] == self.sources and self.mask.only_causal and self.mask.offset == 0
+
     def __repr__(self) -> str:
         return f"PricedCall(layer {self.layer}, {self.name}, {self.heads} heads, {self.q.shape[1]} x {self.sources})"
 

@@ -42,7 +42,8 @@ from wherefrom.capture.fused import STRIP, Limits, attend, merge
 from wherefrom.checks import check_items, check_kind
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.goal import Goal, log1mexp
-from wherefrom.evidence.running import Executed, Runner, runner_of
+from wherefrom.evidence.running import Executed, Runner, require_room, runner_of
+from wherefrom.evidence.where import EVERYWHERE, Where
 from wherefrom.passages import Passage
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -440,6 +441,7 @@ def gate_gradients(
     *,
     at: Sequence[float] = AT,
     per_head: bool = False,
+    where: Where = EVERYWHERE,
     progress: Progress | None = None,
 ) -> GateGradients:
     """Return what each passage does for a goal, by one forward and one backward pass for each gate.
@@ -452,11 +454,12 @@ def gate_gradients(
         passages: of the prompt, without overlap; tokens in none are read as ever.
         at: gates in (0, 1], one after the other; `scores` adds their gradients up.
         per_head: also what each head of each call adds.
+        where: which layers and heads have gates; the others read as ever.
         progress: told after each gate.
 
     Raises:
         InputError: a gate out of range, no passages, overlapping ones, or one that reaches into the answer; more tokens
-            than the model reads.
+            than the model reads; a layer or head that is not there.
         RecordingError: gradients that are not finite.
     """
     begin = time.perf_counter()
@@ -466,7 +469,7 @@ def gate_gradients(
     _require_askable(runner, goal, gates)
     rounds: list[_Round] = []
     for done, m in enumerate(steps, start=1):
-        rounds.append(_one_round(runner, goal, gates, m, per_head))
+        rounds.append(_one_round(runner, goal, gates, m, per_head, where))
         if progress is not None:
             progress(done, len(steps))
     gradients = np.stack([one.gradients for one in rounds])  # A P
@@ -493,23 +496,30 @@ class _Round(NamedTuple):
     per_call: Floats
 
 
-def _one_round(runner: Runner, goal: Goal, gates: Gates, m: float, per_head: bool) -> _Round:
+def _one_round(runner: Runner, goal: Goal, gates: Gates, m: float, per_head: bool, where: Where) -> _Round:
     shared = torch.full((1, len(gates)), m, dtype=torch.float64, requires_grad=True)
     own: list[Tensor] = []  # by call, [H, P]
     calls: list[tuple[int, str, int]] = []
+    sizes: dict[int, int] = {}
 
     def attention(one: Executed) -> Tensor:
         calls.append((one.layer, one.name, one.repeat))
-        if not per_head:
-            return attend_gated(one, gates, shared)
-        own.append(torch.full((one.q.shape[1], len(gates)), m, dtype=torch.float64, requires_grad=True))
-        return attend_gated(one, gates, own[-1])
+        heads = sizes[one.layer] = one.q.shape[1]
+        if per_head:
+            own.append(torch.full((heads, len(gates)), m, dtype=torch.float64, requires_grad=True))
+        given = own[-1] if per_head else shared
+        if where.everywhere:
+            return attend_gated(one, gates, given)
+        if not where.has_layer(one.layer):
+            return one.attend().output
+        return attend_gated(one, gates, torch.where(where.mask(one.layer, heads)[:, None], given, 1.0))
 
     with torch.inference_mode(False), torch.enable_grad():
         logits = runner.logits(torch.tensor([goal.ids]), goal.rows, attention=attention)
         value = goal.value(logits).sum()
         # Only what lies between the gates and the goal is differentiated: no weights, nothing below the first call.
         leaves = own if per_head else [shared]
+        where.require(sizes)
         found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     if not all(bool(torch.isfinite(x).all()) for x in (value, *found)):
         raise RecordingError(
@@ -539,14 +549,7 @@ def _checked_at(at: Any) -> tuple[float, ...]:
 
 
 def _require_askable(runner: Runner, goal: Goal, gates: Gates) -> None:
-    if runner.context is not None and len(goal.ids) > runner.context:
-        raise InputError(
-            "the prompt and its answer",
-            expected=f"at most {runner.context} tokens, the context of {runner.name}",
-            given=f"{len(goal.ids)}",
-            way_out="Shorten the prompt.",
-            context=runner.context,
-        )
+    require_room(runner, len(goal.ids), goal.prompt)
     for one in gates.passages:
         if one.stop > goal.prompt:
             raise InputError(

@@ -57,14 +57,14 @@ def price(runner: Runner, goal: Goal, *, progress: Progress | None = None) -> Pr
                 given=f"{runner.name}, whose pass keeps no graph",
                 way_out="A model that switches gradients off within its own code cannot be priced.",
             )
-        del logits
+        logits = logits.detach()
         gradients = torch.autograd.grad(value, kept.outputs, allow_unused=True)
     calls = tuple(kept.priced(gradients))
     if progress is not None:
         progress(2, 2)
     directly = partial(direct_gradients, runner, goal, calls)
     seconds = time.perf_counter() - start
-    return Priced(goal, float(value.detach()), calls, runner.name, runner.fingerprint, seconds, directly)
+    return Priced(goal, float(value.detach()), calls, runner.name, runner.fingerprint, seconds, logits, directly)
 
 
 class _Kept:

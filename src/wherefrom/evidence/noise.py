@@ -33,12 +33,16 @@ def measured_noise(runner: Runner, goal: Goal) -> tuple[float, int]:
         runner.logits(ids.expand(2, -1), goal.rows)[:1],
         runner.logits(ids, goal.rows, attention=_otherwise),
     ]
-    tokens = 4 * len(goal.ids)
     if runner.context is None or longer.shape[1] <= runner.context:
         ways.append(runner.logits(longer, goal.rows))
-        tokens += longer.shape[1]
     values = [float(goal.value(way)[0]) for way in ways]
-    return max(abs(value - values[0]) for value in values), tokens
+    return max(abs(value - values[0]) for value in values), noise_tokens(runner, goal)
+
+
+def noise_tokens(runner: Runner, goal: Goal) -> int:
+    """Return how many tokens `measured_noise` runs."""
+    length = len(goal.ids)
+    return 4 * length + (length + 1 if runner.context is None or length < runner.context else 0)
 
 
 def _otherwise(one: Executed) -> Tensor:

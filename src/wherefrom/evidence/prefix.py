@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from wherefrom.attention import Mask
 from wherefrom.capture.huggingface.everywhere import watched_everywhere
 from wherefrom.capture.huggingface.seen import Given
+from wherefrom.evidence.direct import module_of
+from wherefrom.evidence.priced import Priced
 from wherefrom.evidence.running import Executed, OwnRunner, Runner, TransformersRunner
 from wherefrom.model.attention_function import Site
 from wherefrom.model.transformer import Reading
@@ -73,20 +75,34 @@ class Prefix:
         runner: runs the model.
         ids: the text's tokens.
         rows: positions whose logits are kept.
+        priced: the same text's prices, of the same rows: its calls are then taken from there, and nothing is run.
 
     Attributes:
         logits: [1, R, N], of those rows.
-        layers: those that have attention.
-        heads: the most that a call has.
+        sizes: how many heads each layer has.
         reusable: whether rows can be run alone: every call plain, in a model that takes position ids.
     """
 
-    def __init__(self, runner: Runner, ids: Sequence[int], rows: Sequence[int]) -> None:
+    def __init__(
+        self, runner: Runner, ids: Sequence[int], rows: Sequence[int], *, priced: Priced | None = None
+    ) -> None:
         self._runner = runner
         self._calls: dict[str, _Recorded] = {}
-        self.layers, self.heads = frozenset[int](), 0
+        self.sizes: dict[int, int] = {}
         self.reusable = isinstance(runner, OwnRunner) or _takes_positions(runner)
-        self.logits = runner.logits(torch.tensor([list(ids)]), rows, attention=self._keep)
+        if priced is None:
+            self.logits = runner.logits(torch.tensor([list(ids)]), rows, attention=self._keep)
+            return
+        like = next(module_of(runner).parameters())
+        for call in priced.calls:
+            k, v = (x[None].to(like) for x in (call.k, call.v))  # of the number format that they were copied from
+            self._note(call.layer, call.name, call.heads, k, v, plain=call.kind == "self" and call.is_causal_alone)
+        self.logits = priced.logits
+
+    @property
+    def heads(self) -> int:
+        """The most heads that a layer has."""
+        return max(self.sizes.values(), default=0)
 
     def run(self, ids: Tensor, positions: Sequence[int], rows: Sequence[int], attend: AttendPiece) -> Tensor:
         """Return the logits [B, R', N] of some rows of those that are run.
@@ -105,15 +121,18 @@ class Prefix:
         return self._run_transformers(runner, ids, places, rows, attend)
 
     def _keep(self, one: Executed) -> Tensor:
-        self.layers |= {one.layer}
-        self.heads = max(self.heads, one.q.shape[1])
-        if not one.is_causal_alone or one.kind != "self" or one.name in self._calls:
+        plain = one.kind == "self" and one.is_causal_alone
+        self._note(one.layer, one.name, one.q.shape[1], one.k, one.v, plain=plain)
+        return one.attend().output
+
+    def _note(self, layer: int, name: str, heads: int, k: Tensor, v: Tensor, *, plain: bool) -> None:
+        self.sizes[layer] = max(self.sizes.get(layer, 0), heads)
+        if not plain or name in self._calls:
             self.reusable = False
         if self.reusable:
-            self._calls[one.name] = _Recorded(one.layer, one.k, one.v)
+            self._calls[name] = _Recorded(layer, k, v)
         else:
             self._calls.clear()
-        return one.attend().output
 
     def _piece(self, name: str, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Piece:
         past = self._calls[name]

@@ -61,6 +61,7 @@ class Priced:
         model: the model's name.
         fingerprint: of its weights.
         seconds: wall clock of both passes.
+        logits: [1, R, N], of the goal's rows.
     """
 
     goal: Goal
@@ -69,6 +70,7 @@ class Priced:
     model: str
     fingerprint: str
     seconds: float
+    logits: Tensor = field(repr=False)
     directly: Callable[[], tuple[Tensor, ...]] | None = field(default=None, repr=False)
     _direct: list[tuple[Tensor, ...]] = field(default_factory=list, repr=False)
 

@@ -17,7 +17,7 @@ from wherefrom.capture.verbs import is_module
 from wherefrom.checks import whole
 from wherefrom.errors import InputError
 from wherefrom.evidence.goal import AnswerGoal
-from wherefrom.evidence.running import Runner
+from wherefrom.evidence.running import Runner, require_room
 from wherefrom.model.generate import generate
 from wherefrom.model.language import LanguageModel, read_prompt, require_model, require_text
 from wherefrom.tokens import Tokens
@@ -91,7 +91,7 @@ def read_prompted(
     require_text(answer, "the answer")
     candidates = [reader.together(before, text) for text in _spellings(before, answer)]
     for ids in candidates:
-        _require_room(runner, len(ids), len(before))
+        require_room(runner, len(ids), len(before))
     chosen = candidates[0] if len(candidates) == 1 else max(candidates, key=lambda ids: _log_p(runner, ids, before))
     return Prompted(reader.tokens(chosen), len(before), sources, written=False)
 
@@ -121,18 +121,6 @@ def _log_p(runner: Runner, ids: tuple[int, ...], before: Tokens) -> float:
     """Return the log-probability of an answer."""
     goal = AnswerGoal(ids, len(before), unit="log-probability")
     return float(goal.value(runner.logits(torch.tensor([ids]), goal.rows))[0])
-
-
-def _require_room(runner: Runner, tokens: int, prompt: int) -> None:
-    if runner.context is not None and tokens > runner.context:
-        raise InputError(
-            "the prompt and its answer",
-            expected=f"at most {runner.context:,} tokens (the context of {runner.name})",
-            given=f"{tokens:,}, {tokens - prompt:,} of them the answer's",
-            way_out="Shorten the prompt.",
-            tokens=tokens,
-            context=runner.context,
-        )
 
 
 class _Own:

@@ -1,48 +1,74 @@
-"""Passages that may not be read (floor 5): the edges removed from a call, attention without them, and the proof.
+"""Edges that may not be read (floor 5): those of passages, or any; attention without them, and the proof.
 
 A destination outside a passage that is taken away may not read it; inside it reading goes on, so that a passage becomes
 an island. In plain causal calls that takes linear memory: rows outside attend over the columns outside, where the
 causal rule stays causal among what is gathered, and each island reads its own columns and the columns outside before
-it, the two parts merged by their log-sum-exps. Any other call takes the edges as a dense map, T x S.
+it, the two parts merged by their log-sum-exps. Any other edges of plain causal calls are left out in strips of the rows
+that lose some. Any other call takes them as a dense map, T x S.
 
-Every cut is proven, once a call: the weights exp(s - lse) of the edges that are left, from the rerun's own scores and
-log-sum-exp, must sum to one, so that nothing is left for a removed edge.
+Every cut is proven: the weights exp(s - lse) of the edges that are left, from the rerun's own scores and log-sum-exp,
+must sum to one, so that nothing is left for a removed edge. Passages, which are the same for all texts but for which of
+them are gone, are proven once a call; edges that are named one by one, in every text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from wherefrom.capture.fused import Limits, attend, merge
+from wherefrom.capture.fused import STRIP, Limits, attend, merge
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.prefix import Piece
 from wherefrom.evidence.running import Executed, scores_of
-from wherefrom.questions.scope import Scope
+from wherefrom.evidence.where import EVERYWHERE, Where
 
 PROVEN = 1e-2
 """How far from 1 the weights of a proof may sum to, in logarithms: float32 scores of long rows."""
 PROOF_ROWS = 16
 """Rows whose weights are summed for a proof, spread over those that changed."""
+PROOF_AT_ONCE = 2**22
+"""Scores that a proof forms at a time."""
+
+
+class Edges(Protocol):
+    """What is removed from each text of a batch."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether each text loses edges of its own, so that each has to be proven."""
+
+    def to(self, device: torch.device) -> Edges:
+        """Return the same on a device."""
+
+    def has_layer(self, layer: int) -> bool:
+        """Whether some text loses edges in a layer."""
+
+    def changed(self, rows: Tensor) -> Tensor:
+        """Return which of some positions may lose edges, bool [R]."""
+
+    def removed(self, layer: int, heads: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return which edges between positions are removed in a layer, bool [B, 1 or H, R, S]."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What is taken away from each text of a batch, and from whom.
+    """Passages that are taken away from each text of a batch, and from whom.
 
     Attributes:
         index: int [T], the passage of each position; -1 where it is in none.
         dropped: bool [B, P], the passages that each text loses.
         first: rows before it read everything: 0, or the first row of what is asked about.
-        scope: in which layers and heads.
+        where: in which layers and heads.
     """
 
     index: Tensor
     dropped: Tensor
     first: int = 0
-    scope: Scope = Scope()  # noqa: RUF009, it is frozen
+    where: Where = EVERYWHERE
+    apart = False
 
     @property
     def gone(self) -> Tensor:
@@ -55,22 +81,84 @@ class Removal:
             return self
         return replace(self, index=self.index.to(device), dropped=self.dropped.to(device))
 
-    def positions(self, start: int, stop: int) -> Tensor:
-        """Return positions start to stop - 1 as a tensor where the arrays are."""
-        return torch.arange(start, stop, device=self.index.device)
+    def has_layer(self, layer: int) -> bool:
+        """Whether edges are removed in a layer."""
+        return self.where.has_layer(layer)
+
+    def changed(self, rows: Tensor) -> Tensor:
+        """Return which of some positions may lose edges, bool [R]."""
+        return rows >= self.first
 
     def edges(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return which edges between positions are removed, bool [B, R, S]."""
         outside = self.index[columns] != self.index[rows][:, None]  # R S
         return self.gone[:, None, columns] & outside & (rows >= self.first)[:, None]
 
-    def of_heads(self, edges: Tensor, heads: int) -> Tensor:
-        """Return edges [B, R, S] for the heads of a call, bool [B, 1 or H, R, S]."""
-        if self.scope.heads is None:
-            return edges[:, None]
-        inside = torch.zeros(heads, dtype=torch.bool, device=edges.device)
-        inside[[head for head in self.scope.heads if head < heads]] = True
-        return edges[:, None] & inside[:, None, None]
+    def removed(self, layer: int, heads: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return which edges between positions are removed in a layer, bool [B, 1 or H, R, S]."""
+        edges = self.edges(rows, columns)[:, None]
+        if self.where.heads_of(layer) is None:
+            return edges
+        return edges & self.where.mask(layer, heads).to(edges.device)[:, None, None]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Edges that are removed together: of every destination that is named, to every source that is.
+
+    Attributes:
+        destinations: bool [T].
+        sources: bool [T].
+        where: in which layers and heads.
+    """
+
+    destinations: Tensor
+    sources: Tensor
+    where: Where = EVERYWHERE
+
+    @property
+    def first(self) -> int | None:
+        """The first position that loses something it could read in a causal model; None: there is none."""
+        found = torch.nonzero(self.destinations & (self.sources.cumsum(0) > 0))
+        return int(found[0]) if len(found) else None
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Edges that each text of a batch loses, whatever they are: those of all its `Lost` together."""
+
+    lost: tuple[tuple[Lost, ...], ...]
+    apart = True
+
+    def to(self, device: torch.device) -> Cuts:
+        """Return the same on a device."""
+        moved = [
+            tuple(replace(one, destinations=one.destinations.to(device), sources=one.sources.to(device)) for one in own)
+            for own in self.lost
+        ]
+        return Cuts(tuple(moved))
+
+    def has_layer(self, layer: int) -> bool:
+        """Whether some text loses edges in a layer."""
+        return any(one.where.has_layer(layer) for own in self.lost for one in own)
+
+    def changed(self, rows: Tensor) -> Tensor:
+        """Return which of some positions may lose edges, bool [R]."""
+        found = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        for one in (one for own in self.lost for one in own):
+            found |= one.destinations[rows]
+        return found
+
+    def removed(self, layer: int, heads: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return which edges between positions are removed in a layer, bool [B, H, R, S]."""
+        size = len(self.lost), heads, len(rows), len(columns)
+        found = torch.zeros(size, dtype=torch.bool, device=rows.device)
+        for text, own in enumerate(self.lost):
+            for one in own:
+                if one.where.has_layer(layer):
+                    edges = one.destinations[rows][:, None] & one.sources[columns]  # R S
+                    found[text, one.where.mask(layer, heads).to(rows.device)] |= edges
+        return found
 
 
 class Without:
@@ -81,45 +169,45 @@ class Without:
         proven: the modules whose cuts are proven; it grows.
     """
 
-    def __init__(self, removal: Removal, proven: set[str]) -> None:
+    def __init__(self, removal: Edges, proven: set[str]) -> None:
         self._removal, self._proven = removal, proven
 
     def __call__(self, one: Executed) -> Tensor:
         """Return the outputs [B, H, T, V] of an execution."""
         removal = self._removal = self._removal.to(one.q.device)
-        if one.kind != "self" or not removal.scope.has_layer(one.layer):
+        if one.kind != "self" or not removal.has_layer(one.layer):
             return one.attend().output
         if not one.is_causal_alone:
-            return self._dense(one)
-        y, lse = _rows_without(one, removal) if removal.first else _islands(one, removal)
+            y, lse = self._dense(one)
+        elif isinstance(removal, Removal) and not removal.first:
+            y, lse = _islands(one, removal)
+        else:
+            y, lse = _rows_without(one, removal)
         if one.name not in self._proven:
-            rows = _spread(removal.first, one.q.shape[2]).to(one.q.device)
-            columns = removal.positions(0, one.k.shape[2])
-            left = (columns <= rows[:, None]) & ~removal.edges(rows, columns)  # B R S
-            _prove(one.name, scores_of(one.q[:, :, rows], one.k, one.scale), left[:, None], lse[:, :, rows])
+            self._prove(one, lse)
             self._proven.add(one.name)
-        if removal.scope.heads is None:
-            return y
-        changed = removal.of_heads(torch.ones(1, 1, 1, dtype=torch.bool, device=y.device), y.shape[1])  # 1 H 1 1
-        return torch.where(changed, y, one.attend().output)
+        return y
 
-    def _dense(self, one: Executed) -> Tensor:
-        removal = self._removal
-        heads, destinations, sources = one.q.shape[1], one.q.shape[2], one.k.shape[2]
-        edges = removal.edges(removal.positions(0, destinations), removal.positions(0, sources))
-        removed = removal.of_heads(edges, heads)
+    def _dense(self, one: Executed) -> tuple[Tensor, Tensor]:
+        rows, columns = _positions(one.q), _positions(one.k)
+        removed = self._removal.removed(one.layer, one.q.shape[1], rows, columns)
         permitted = one.permitted()
-        left = permitted & ~removed  # B H|1 T S
-        _require_sources(permitted, left)
+        _require_sources((permitted & ~removed).any(dim=-1) | ~permitted.any(dim=-1), rows, one.layer)
         attended = one.attend(removed=removed)
-        if one.name not in self._proven:
-            rows = _spread(removal.first, destinations)
-            scores = scores_of(one.q[:, :, rows], one.k, one.scale, one.softcap)
+        return attended.output, attended.lse
+
+    def _prove(self, one: Executed, lse: Tensor) -> None:
+        rows, columns = _positions(one.q), _positions(one.k)
+        rows = _spread(rows[self._removal.changed(rows)])
+        left = ~self._removal.removed(one.layer, one.q.shape[1], rows, columns)  # B H|1 R S
+        scores = scores_of(one.q[:, :, rows], one.k, one.scale, one.softcap)
+        if one.is_causal_alone:
+            left = left & (columns <= rows[:, None])
+        else:
+            left = left & one.permitted()[:, :, rows]
             if one.bias is not None:
                 scores = scores + (one.bias[:, :, rows] if one.bias.shape[2] > 1 else one.bias)
-            _prove(one.name, scores, left[:, :, rows], attended.lse[:, :, rows], one.sinks)
-            self._proven.add(one.name)
-        return attended.output
+        _prove(one.name, _summed(scores, left), lse[:, :, rows], one.sinks)
 
 
 class AloneWithout:
@@ -135,21 +223,21 @@ class AloneWithout:
 
     def __init__(
         self,
-        removal: Removal | None,
+        removal: Edges | None,
         rows: Tensor,
         before: int,
         proven: set[str] | None = None,
-        absent: Removal | None = None,
+        absent: Edges | None = None,
     ) -> None:
         self._removal, self._rows, self._before, self._proven = removal, rows, before, proven
-        self._claim = removal if absent is None else absent
-        self._limits: dict[int, tuple[Limits, Limits | None]] = {}
+        self._claim: Edges | None = removal if absent is None else absent
+        self._limits: dict[tuple[int, ...] | None, tuple[Limits, Limits | None]] = {}
 
     def __call__(self, piece: Piece) -> Tensor:
         """Return the outputs [B, H, R, V] of an execution."""
         self._move(piece.q.device)
-        cut = self._claim is None or self._claim.scope.has_layer(piece.layer)
-        past, own = self._limits_of(piece.q.shape[1]) if cut else (Limits(), None)
+        cut = self._claim is None or self._claim.has_layer(piece.layer)
+        past, own = self._limits_of(piece.layer, piece.q.shape[1]) if cut else (Limits(), None)
         y, lse = _read(piece, self._before, past, own)
         if cut and self._proven is not None and piece.name not in self._proven:
             self._prove(piece, lse)
@@ -161,30 +249,42 @@ class AloneWithout:
         self._removal = None if self._removal is None else self._removal.to(device)
         self._claim = None if self._claim is None else self._claim.to(device)
 
-    def _limits_of(self, heads: int) -> tuple[Limits, Limits | None]:
+    def _limits_of(self, layer: int, heads: int) -> tuple[Limits, Limits | None]:
         """Return the limits of the recorded columns, for rows of all versions in a row, and of the own ones."""
-        if self._removal is None:
-            return Limits(), None
-        if heads not in self._limits:
-            columns = self._removal.positions(0, self._before)
-            removed = self._removal.of_heads(self._removal.edges(self._rows, columns), heads)
-            like = torch.empty(0, device=self._rows.device)
-            past = Limits.of_permitted(~_stacked(removed), like) if self._before else Limits()
-            own = self._removal.of_heads(self._removal.edges(self._rows, self._rows), heads)  # B H|1 R R
-            causal = self._rows <= self._rows[:, None]
-            self._limits[heads] = past, Limits.of_permitted(causal & ~own, like) if bool(own.any()) else None
-        return self._limits[heads]
+        if not isinstance(self._removal, Removal):
+            return (Limits(), None) if self._removal is None else self._made(self._removal, layer, heads)
+        key = self._removal.where.heads_of(layer)
+        if key not in self._limits:
+            self._limits[key] = self._made(self._removal, layer, heads)
+        return self._limits[key]
+
+    def _made(self, removal: Edges, layer: int, heads: int) -> tuple[Limits, Limits | None]:
+        rows, before = self._rows, torch.arange(self._before, device=self._rows.device)
+        past = ~removal.removed(layer, heads, rows, before)  # B H|1 R S
+        own = (rows <= rows[:, None]) & ~removal.removed(layer, heads, rows, rows)  # B H|1 R R
+        _require_sources(past.any(dim=-1) | own.any(dim=-1), rows, layer)
+        like, whole = torch.empty(0, device=rows.device), bool((own == (rows <= rows[:, None])).all())
+        limits = Limits.of_permitted(_stacked(past), like) if self._before else Limits()
+        return limits, None if whole else Limits.of_permitted(own, like)
 
     def _prove(self, piece: Piece, lse: Tensor) -> None:
-        """Prove the cut of the first version: over all columns of the text, its own rows' keys in their places."""
+        """Prove the cut of the first version, or of each: over what was read, recorded columns and its own."""
         assert self._claim is not None, "a cut is one of something"
-        some = _spread(0, len(self._rows))
-        rows, columns = self._rows[some], self._claim.positions(0, piece.past_k.shape[2])
-        keys = piece.past_k.clone()
-        keys[:, :, self._rows] = piece.k[:1]
-        edges = self._claim.of_heads(self._claim.edges(rows, columns)[:1], piece.q.shape[1])
-        left = (columns <= rows[:, None]) & ~edges
-        _prove(piece.name, scores_of(piece.q[:1, :, some], keys, piece.scale), left, lse[:1, :, some])
+        some = _spread(torch.nonzero(self._claim.changed(self._rows))[:, 0])
+        rows, before = self._rows[some], torch.arange(self._before, device=self._rows.device)
+        past_k = piece.past_k[:, :, : self._before]
+        heads, versions = piece.q.shape[1], len(piece.q) if self._claim.apart else 1
+        at_once = max(1, PROOF_AT_ONCE // max(1, heads * len(rows) * (self._before + len(self._rows))))
+        past_left, own_left = (~self._claim.removed(piece.layer, heads, rows, own) for own in (before, self._rows))
+        own_left = own_left & (self._rows <= rows[:, None])
+        for start in range(0, versions, at_once):
+            each = slice(start, min(start + at_once, versions))
+            q = piece.q[each][:, :, some]
+            past = scores_of(_stacked(q), past_k, piece.scale)[0]  # H B*R S
+            past = past.reshape(heads, len(q), len(rows), -1).transpose(0, 1)  # B H R S
+            sums = _summed(scores_of(q, piece.k[each], piece.scale), own_left[each])
+            sums = torch.logaddexp(sums, _summed(past, past_left[each])) if self._before else sums
+            _prove(piece.name, sums, lse[each][:, :, some])
 
 
 def _read(piece: Piece, before: int, past: Limits, own: Limits | None) -> tuple[Tensor, Tensor]:
@@ -226,37 +326,50 @@ def _islands(one: Executed, removal: Removal) -> tuple[Tensor, Tensor]:
                 past = attend(q[:, :, rows], k[:, :, earlier], v[:, :, earlier], limits=Limits(), scale=one.scale)
                 found = merge(found, (past.output, past.lse))
             y[text, :, rows], lse[text, :, rows] = found[0][0].to(y), found[1][0]
-    return y, lse
+    if removal.where.heads_of(one.layer) is None:
+        return y, lse
+    whole, changed = one.attend(), removal.where.mask(one.layer, y.shape[1]).to(y.device)[:, None]  # H 1
+    return torch.where(changed[..., None], y, whole.output), torch.where(changed, lse, whole.lse)
 
 
-def _rows_without(one: Executed, removal: Removal) -> tuple[Tensor, Tensor]:
-    """Return outputs and lse of plain causal texts whose rows from `first` on lose edges: a map of those rows alone."""
-    before = one.attend()
-    rows, columns = removal.positions(removal.first, one.q.shape[2]), removal.positions(0, one.k.shape[2])
-    left = (columns <= rows[:, None]) & ~removal.edges(rows, columns)  # B R S
-    limits = Limits.of_permitted(left[:, None], one.q)
-    after = attend(one.q[:, :, removal.first :], one.k, one.v, limits=limits, scale=one.scale)
+def _rows_without(one: Executed, removal: Edges) -> tuple[Tensor, Tensor]:
+    """Return outputs and lse of plain causal texts some rows of which lose edges, in strips of those rows."""
+    before, columns = one.attend(), _positions(one.k)
     y, lse = before.output.clone(), before.lse.clone()
-    y[:, :, removal.first :], lse[:, :, removal.first :] = after.output, after.lse
+    for rows in torch.split(columns[removal.changed(columns)], STRIP):
+        left = (columns <= rows[:, None]) & ~removal.removed(one.layer, one.q.shape[1], rows, columns)  # B H|1 R S
+        _require_sources(left.any(dim=-1), rows, one.layer)
+        limits = Limits.of_permitted(left, one.q)
+        after = attend(one.q[:, :, rows], one.k, one.v, limits=limits, scale=one.scale)
+        y[:, :, rows], lse[:, :, rows] = after.output, after.lse
     return y, lse
+
+
+def _positions(x: Tensor) -> Tensor:
+    """Return the positions of queries or keys [B, H, T, D], [T]."""
+    return torch.arange(x.shape[2], device=x.device)
 
 
 def _causal(rows: int) -> Limits:
     return Limits(causal=rows > 1)
 
 
-def _spread(first: int, stop: int) -> Tensor:
-    """Return some of the rows from `first` on, the last among them."""
-    return torch.linspace(first, stop - 1, min(PROOF_ROWS, stop - first)).round().long()
+def _spread(rows: Tensor) -> Tensor:
+    """Return some of the rows, the first and the last among them."""
+    return rows[torch.linspace(0, len(rows) - 1, min(PROOF_ROWS, len(rows))).round().long()]
 
 
-def _prove(name: str, scores: Tensor, left: Tensor, lse: Tensor, sinks: Tensor | None = None) -> None:
-    """Require that the weights of the edges that are left, [B, H or 1, R, S], sum to one under the kernel's lse.
+def _summed(scores: Tensor, left: Tensor) -> Tensor:
+    """Return log sum exp [B, H, R] of the scores of the edges that are left, [B, H or 1, R, S]."""
+    return torch.logsumexp(scores.masked_fill(~left.to(scores.device), -torch.inf), dim=-1)
+
+
+def _prove(name: str, sums: Tensor, lse: Tensor, sinks: Tensor | None = None) -> None:
+    """Require that the weights of what is left, whose scores' log-sum-exps [B, H, R] are given, sum to one under lse.
 
     Raises:
         RecordingError: they do not.
     """
-    sums = torch.logsumexp(scores.masked_fill(~left.to(scores.device), -torch.inf), dim=-1)  # B H R
     if sinks is not None:
         sums = torch.logaddexp(sums, sinks.to(sums)[:, None].expand_as(sums))
     both = torch.isfinite(sums) & torch.isfinite(lse)
@@ -271,15 +384,18 @@ def _prove(name: str, scores: Tensor, left: Tensor, lse: Tensor, sinks: Tensor |
         )
 
 
-def _require_sources(permitted: Tensor, left: Tensor) -> None:
-    """Refuse a cut that leaves a destination nothing to read which read something before."""
-    empty = (permitted.any(dim=-1) & ~left.any(dim=-1)).flatten(0, 1).any(dim=0)  # T
-    if bool(empty.any()):
-        destination = int(torch.nonzero(empty)[0])
+def _require_sources(readable: Tensor, rows: Tensor, layer: int) -> None:
+    """Refuse a cut that leaves a destination nothing to read, where `readable` [B, H, R] says which may read."""
+    empty = torch.nonzero(~readable)
+    if len(empty):
+        _, head, place = empty[0].tolist()
+        destination = int(rows[place])
+        of_head = f" and head {head}" if readable.shape[1] > 1 else ""
         raise InputError(
             "a cut",
-            expected=f"something left to read for destination {destination}",
+            expected=f"something left to read for destination {destination}, in layer {layer}{of_head} too",
             given="all of it cut",
-            way_out="Take fewer passages away at a time.",
+            way_out="Take less away at a time, or leave that destination out.",
             destination=destination,
+            layer=layer,
         )

@@ -31,7 +31,7 @@ class Cut:
     """Edges removed before softmax: the destinations may not read the sources, in the layers and heads of the scope.
 
     Attributes:
-        destinations: positions; any iterable is taken, and kept as a tuple.
+        destinations: positions; any iterable is taken, and kept as a tuple; None: all.
         sources: positions, likewise; of the encoder's text where the scope is cross-attention.
         scope: the layers and heads, and the kind of attention; all layers and heads of self-attention unless given.
 
@@ -39,13 +39,14 @@ class Cut:
         InputError: a lone number instead of an iterable, or a scope that is none.
     """
 
-    destinations: tuple[int, ...]
-    sources: tuple[int, ...]
+    destinations: tuple[int, ...] | None
+    sources: tuple[int, ...] | None
     scope: Scope = EVERYWHERE
 
     def __post_init__(self) -> None:
         for name in ("destinations", "sources"):
-            object.__setattr__(self, name, _positions(f"the {name} of a cut", getattr(self, name)))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _positions(f"the {name} of a cut", getattr(self, name)))
         check_kind("the scope of a cut", self.scope, Scope, way_out="Write wherefrom.Scope((3,)); all unless given.")
 
     def within(self, length: int, model: ModelFacts, source_length: int = 0) -> Cut:
@@ -63,8 +64,10 @@ class Cut:
         of_encoder = scope.part == "encoder" and model.encoder_layers > 0
         rows = source_length if of_encoder else length
         columns = source_length if of_encoder or scope.kind == "cross" else length
-        destinations = tuple(check_index("position", position, rows) for position in self.destinations)
-        sources = tuple(check_index("position", position, columns) for position in self.sources)
+        destinations, sources = (
+            tuple(check_index("position", position, size) for position in _all(own, size))
+            for own, size in ((self.destinations, rows), (self.sources, columns))
+        )
         own = scope.kind == "self"
         rule = Mask(own and (scope.part or model.part) == "decoder", model.window if own else None)
         for destination in destinations:
@@ -95,8 +98,8 @@ class CutAttention:
         permitted = torch.from_numpy(mask.dense(destinations, sources)).expand(heads, -1, -1).clone()  # H T S
         own_heads = self.cut.scope.heads if self.cut.scope.heads is not None else tuple(range(heads))
         for head in own_heads:
-            for destination in self.cut.destinations:
-                permitted[head, destination, list(self.cut.sources)] = False
+            for destination in _all(self.cut.destinations, destinations):
+                permitted[head, destination, _all(self.cut.sources, sources)] = False
         explicit = Mask(causal=False, explicit=permitted.numpy())
         return plain(q, k, v, mask=explicit, scale=scale, site=site)
 
@@ -167,7 +170,7 @@ def _held(transformer: Transformer, ids: Tensor, memory: Tensor | None, cut: Cut
         memory=memory,
     )
     changed = torch.zeros(ids.shape[1], 1, dtype=torch.bool)
-    changed[list(cut.cut.destinations)] = True  # T 1
+    changed[_all(cut.cut.destinations, ids.shape[1])] = True  # T 1
     x = y = transformer.embed(ids, positions)  # 1 T M: without the cut, and with it
     for block in transformer.blocks:
         y = block(torch.where(changed, y, x), replace(common, attention=cut, memory_keys={}))
@@ -177,6 +180,11 @@ def _held(transformer: Transformer, ids: Tensor, memory: Tensor | None, cut: Cut
 
 def _checked_ids(model: LanguageModel, ids: Any) -> list[int]:
     return [check_index("token id", number, model.config.vocabulary) for number in _positions("the token ids", ids)]
+
+
+def _all(positions: tuple[int, ...] | None, size: int) -> list[int]:
+    """Return the positions that are named; where none are, all."""
+    return list(range(size) if positions is None else positions)
 
 
 def _positions(what: str, value: Any) -> tuple[int, ...]:

@@ -96,11 +96,18 @@ class Executed:
         limits = Limits.of_permitted(permitted, self.q, added=bias)
         return attend(self.q, self.k, self.v, limits=limits, scale=self.scale, softcap=self.softcap, sinks=self.sinks)
 
-    def permitted(self) -> Tensor:
-        """Return who may read whom, bool [B or 1, H or 1, T, S]: T x S bytes for each."""
+    def permitted(self, piece: tuple[range, range] | None = None) -> Tensor:
+        """Return who may read whom, bool [B or 1, H or 1, T, S]: T x S bytes for each.
+
+        Args:
+            piece: some rows and columns, of which the map is then; None: all.
+        """
         rows, columns = self.q.shape[2], self.k.shape[2]
-        maps = [torch.from_numpy(mask.dense(rows, columns)) for mask in self.masks]
-        shaped = [own if own.ndim == 4 else own.reshape(1, -1, rows, columns) for own in maps]
+        if piece is None:
+            maps = [torch.from_numpy(mask.dense(rows, columns)) for mask in self.masks]
+        else:
+            maps = [torch.from_numpy(mask.permitted(*piece)) for mask in self.masks]
+        shaped = [own if own.ndim == 4 else own.reshape(1, -1, *own.shape[-2:]) for own in maps]
         heads = max(own.shape[1] for own in shaped)
         return torch.cat([own.expand(-1, heads, -1, -1) for own in shaped]).to(self.q.device)
 
@@ -115,8 +122,9 @@ class Executed:
 def scores_of(q: Tensor, k: Tensor, scale: float, softcap: float | None = None) -> Tensor:
     """Return the scores [B, H, R, S] of rows q [B, H, R, D] over keys k [B, K, S, D], in float32 at least."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    grouped = q.to(wide).reshape(len(q), k.shape[1], -1, *q.shape[2:])  # B K G R D
-    scores = scale * (grouped @ k.to(wide).unsqueeze(2).transpose(-1, -2)).flatten(1, 2)
+    grouped = q.to(wide).reshape(len(q), k.shape[1], -1, q.shape[3])  # B K G*R D: a group of heads is one product
+    scores = scale * (grouped @ k.to(wide).transpose(-1, -2))
+    scores = scores.reshape(len(scores), *q.shape[1:3], k.shape[2])
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
@@ -323,6 +331,28 @@ def runner_of(model: Any, tokenizer: Any = None) -> Runner:
     if isinstance(model, LanguageModel) or not is_module(model):
         return OwnRunner(model)
     return TransformersRunner(as_transformers_model(model, tokenizer))
+
+
+def require_room(runner: Runner, tokens: int, prompt: int) -> None:
+    """Refuse a prompt and its answer that are longer than a model's context.
+
+    Args:
+        runner: of the model.
+        tokens: of both.
+        prompt: how many of them stand before the answer.
+
+    Raises:
+        InputError: they are.
+    """
+    if runner.context is not None and tokens > runner.context:
+        raise InputError(
+            "the prompt and its answer",
+            expected=f"at most {runner.context:,} tokens (the context of {runner.name})",
+            given=f"{tokens:,}, {tokens - prompt:,} of them the answer's",
+            way_out="Shorten the prompt.",
+            tokens=tokens,
+            context=runner.context,
+        )
 
 
 def _no_decoder(name: str, kind: str) -> InputError:

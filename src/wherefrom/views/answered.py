@@ -7,7 +7,7 @@ answer, magenta evidence against it; the numbers with their signs are in the tab
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -32,18 +32,30 @@ from wherefrom.views.terminal import WIDTH, PipeConsole
 
 if TYPE_CHECKING:  # drawing needs no torch
     from wherefrom.evidence.answered import AnswerTrace, Lens
+    from wherefrom.evidence.routed import RouteTrace
 
 LABEL = 26
+"""Cells of a passage's beginning, where there is room for it."""
+LEAST = 12
+"""With less room than that for it, the bars are left out."""
 BAR = 8
+CARRIED = 2
+"""Passages whose heads are named."""
 SHOWN = 1200
 """Characters of the prompt that are drawn; of a longer one the passages of the table alone."""
 STRONG = ("", "red", "bold red")
 AGAINST = ("", "magenta", "bold magenta")
-SHORT = {"attribution": "gradient"}
+LENSES = ("weight", "moved", "attribution", "closed form", "gate", "direct")
+SHOWN_LENSES = ("weight", "attribution", "gate")
+"""Those that are shown unless others are asked for."""
+SHORT = {"attribution": "gradient", "closed form": "closed"}
 """Heads of columns that are shorter than the lens's name."""
+NO_DIRECTION = ("weight", "moved")
+WITHIN = "within noise"
+EVERYWHERE = "all layers and heads"
 WHAT_IT_IS = {
     "deletion": "its tokens are taken out of the text, and the model reads the rest afresh",
-    "total": "no later token may read it, in any layer or head",
+    "total": "no later token may read it",
     "direct": "the answer's tokens may not read it; what others gathered from it stays",
 }
 NOT_PROOF = (
@@ -52,31 +64,50 @@ NOT_PROOF = (
 )
 
 
-def answer_lines(trace: AnswerTrace, *, top: int = 10, width: int = WIDTH) -> Iterator[Text]:
+def answer_lines(
+    trace: AnswerTrace,
+    *,
+    top: int = 10,
+    lenses: Sequence[str] = SHOWN_LENSES,
+    carried: int = CARRIED,
+    width: int = WIDTH,
+) -> Iterator[Text]:
     """Yield a trace of an answer line by line, each at most 80 cells wide.
 
     Args:
         trace: from `wherefrom.trace_answer`.
         top: how many passages to list, by the size of their evidence; those that weights point at are always listed.
+        lenses: which of them to show, of `LENSES`; of one that was not run the reason is told.
+        carried: for how many of the strongest passages the heads are named that carried them.
         width: cells of a line, where there are fewer than 80.
     """
     width = min(width, WIDTH)
     yield from _headline(trace, width)
     yield Text()
     yield from _prompt(trace, width)
-    yield from _answer(trace, width)
+    yield from answer_line(trace, width)
     yield Text()
-    yield from _table(trace, top, width)
+    yield from _table(trace, top, lenses, width)
     yield Text()
     yield from _verdict(trace, width)
+    yield from _carried(trace, carried, width)
     yield Text()
     yield from _sure(trace, width)
     yield from flow(NOT_PROOF, width, "dim")
-    yield from _cost(trace, width)
+    yield from cost_line(trace, width)
 
 
-def print_answer(trace: AnswerTrace, *, top: int = 10, console: Console | None = None) -> None:
+def print_answer(
+    trace: AnswerTrace,
+    *,
+    top: int = 10,
+    lenses: Sequence[str] = SHOWN_LENSES,
+    carried: int = CARRIED,
+    console: Console | None = None,
+) -> None:
     """Print a trace of an answer; without colour when the output is not a terminal, or when NO_COLOR is set.
+
+    The arguments are those of `answer_lines`.
 
     Raises:
         OSError: the output cannot be written; a BrokenPipeError if its reader has gone.
@@ -84,7 +115,7 @@ def print_answer(trace: AnswerTrace, *, top: int = 10, console: Console | None =
     out = console or PipeConsole(highlight=False)
     if out.width < 1:
         out.width = WIDTH
-    for line in answer_lines(trace, top=top, width=out.width):
+    for line in answer_lines(trace, top=top, lenses=lenses, carried=carried, width=out.width):
         out.print(line, soft_wrap=True)
 
 
@@ -172,7 +203,8 @@ def _style(value: float, largest: float) -> str:
     return (STRONG if value > 0 else AGAINST)[1 + (abs(value) >= 0.5 * largest)]
 
 
-def _answer(trace: AnswerTrace, width: int) -> Iterator[Text]:
+def answer_line(trace: AnswerTrace | RouteTrace, width: int) -> Iterator[Text]:
+    """Yield the answer and how likely it is."""
     log_p = sum(trace.token_log_probabilities)
     text = shortened(readable(trace.answer))
     whole = len(trace.chosen) == len(trace.tokens) - trace.first
@@ -187,22 +219,34 @@ def _answer(trace: AnswerTrace, width: int) -> Iterator[Text]:
     yield from lines
 
 
-def _table(trace: AnswerTrace, top: int, width: int) -> Iterator[Text]:
+def _table(trace: AnswerTrace, top: int, lenses: Sequence[str], width: int) -> Iterator[Text]:
     listed = _listed(trace, top)
-    numbers = [lens for lens in trace.lenses.values() if lens.name != "weight"]
-    yield from flow(f"What the answer drew on, by {trace.by}; positive: it spoke for the answer", width, "bold")
-    heads = "".join(f"{SHORT.get(lens.name, lens.name):>9}" for lens in numbers)
-    yield Text(f"{'#':>4}  {_unit(trace):<{LABEL}} {'weight':>6}{heads}{'measured':>10}", "dim")
-    for place in listed:
-        yield _row(trace, place, numbers)
+    shown = [trace.lenses[name] for name in lenses if name in trace.lenses]
+    measured = [_measured(trace, place) for place in listed]
+    last = max(10, *(1 + cell_len(number) for number in measured))
+    room = WIDTH - 6 - sum(map(_width, shown)) - last
+    bars = BAR if room - 1 - BAR >= LEAST else 0
+    label = min(LABEL, room - bars - (bars > 0))
+    where = "" if trace.where == EVERYWHERE else f"; in {trace.where}"
+    yield from flow(f"What the answer drew on, by {trace.by}; positive: it spoke for the answer{where}", width, "bold")
+    heads = "".join(f"{SHORT.get(lens.name, lens.name):>{_width(lens)}}" for lens in shown)
+    yield Text(f"{'#':>4}  {_unit(trace)[:label]:<{label}}{heads}{'measured':>{last}}", "dim")
+    largest = float(abs(trace.best).max())
+    for place, number in zip(listed, measured, strict=True):
+        name = fitted(quoted(trace.passages[place].title), label, pad=False)
+        cells = "".join(f"{_number(lens, place):>{_width(lens)}}" for lens in shown)
+        row = Text(f"{place:>4}  {set_cell_size(name, label)}{cells}{number:>{last}}")
+        value = float(trace.best[place])
+        row.append(f" {bar(abs(value), largest, bars)}" if bars else "", "red" if value >= 0 else "magenta")
+        yield row
     rest = sorted(set(range(len(trace.passages))) - set(listed))
     if rest:
-        share = float(trace.lenses["weight"].values[rest].sum())
-        largest = float(abs(trace.best[rest]).max())
-        label = f"{count(len(rest), 'other')}"
-        yield Text(f"{'':>4}  {label:<{LABEL}} {percent(share):>6}  evidence of each within ±{largest:.3f}", "dim")
-    for lens in trace.lenses.values():
-        yield from flow(f"{SHORT.get(lens.name, lens.name)}: {lens.meaning}", width, "dim")
+        share, most = float(trace.lenses["weight"].values[rest].sum()), float(abs(trace.best[rest]).max())
+        others = f"{count(len(rest), 'other')}: {percent(share)} of the weight, evidence of each within ±{most:.3f}"
+        yield from flow(others, width, "dim", indent=" " * 6)
+    for name in lenses:
+        told = trace.lenses[name].meaning if name in trace.lenses else trace.absent[name]
+        yield from flow(f"{SHORT.get(name, name)}: {told}", width, "dim")
     meaning = WHAT_IT_IS[trace.how]
     yield from flow(
         f"measured: what the {trace.unit} loses without the passage ({trace.how}: {meaning}); ≈ was not run alone: "
@@ -210,6 +254,27 @@ def _table(trace: AnswerTrace, top: int, width: int) -> Iterator[Text]:
         width,
         "dim",
     )
+
+
+def _width(lens: Lens) -> int:
+    return 7 if lens.name == "weight" else 9
+
+
+def _number(lens: Lens, place: int) -> str:
+    """Return a lens's number for a passage; what has no direction has no sign."""
+    value = float(lens.values[place])
+    if lens.name == "weight":
+        return percent(value)
+    number = signed(value, float(abs(lens.values).max()))
+    return number.removeprefix("+") if lens.name in NO_DIRECTION else number
+
+
+def _measured(trace: AnswerTrace, place: int) -> str:
+    """Return what a passage was measured to do, or what is estimated of it."""
+    measured, most = float(trace.measured[place]), float(abs(trace.best).max())
+    if abs(measured) < trace.noise:  # never of one that is NaN
+        return WITHIN
+    return signed(measured, most) if not math.isnan(measured) else f"≈{signed(float(trace.best[place]), most)}"
 
 
 def _listed(trace: AnswerTrace, top: int) -> list[int]:
@@ -220,27 +285,9 @@ def _listed(trace: AnswerTrace, top: int) -> list[int]:
     return [place for rank, place in enumerate(order) if rank < top or place in heaviest]
 
 
-def _row(trace: AnswerTrace, place: int, lenses: list[Lens]) -> Text:
-    passage, weight = trace.passages[place], float(trace.lenses["weight"].values[place])
-    label = fitted(quoted(passage.name or passage.label), LABEL, pad=False)
-    row = Text(f"{place:>4}  {set_cell_size(label, LABEL)} {percent(weight):>6}")
-    for lens in lenses:
-        largest = float(abs(lens.values).max())
-        row.append(f"{signed(float(lens.values[place]), largest):>9}")
-    measured = float(trace.measured[place])
-    most = float(abs(trace.best).max())
-    value = float(trace.best[place])
-    number = f"≈{signed(value, most)}" if math.isnan(measured) else signed(measured, most)
-    if abs(measured) < trace.noise:  # never of one that is NaN
-        number = "noise"
-    row.append(f"{number:>10} ")
-    row.append(bar(abs(value), most, BAR), "red" if value >= 0 else "magenta")
-    return row
-
-
 def _name(trace: AnswerTrace, place: int) -> str:
     passage = trace.passages[place]
-    return solid(f"#{place} {fitted(quoted(passage.name or passage.label), 32, pad=False)}")
+    return solid(f"#{place} {fitted(quoted(passage.title), 32, pad=False)}")
 
 
 def _verdict(trace: AnswerTrace, width: int) -> Iterator[Text]:
@@ -260,6 +307,18 @@ def _verdict(trace: AnswerTrace, width: int) -> Iterator[Text]:
         yield from flow(text, width)
 
 
+def _carried(trace: AnswerTrace, carried: int, width: int) -> Iterator[Text]:
+    """Yield the heads that carried the strongest passages."""
+    order = [int(place) for place in (-abs(trace.best)).argsort(kind="stable")[:carried]]
+    for place in order:
+        own = [one for one in trace.heads if one.passage == place]
+        most = max((abs(one.price) for one in own), default=0.0)
+        each = ", ".join(solid(f"layer {one.layer} head {one.head} {signed(one.price, most)}") for one in own)
+        if own:
+            total = signed(float(trace.lenses["attribution"].values[place]), most)
+            yield from flow(f"Heads of {_name(trace, place)}, by gradient: {each}, of {total} in all.", width)
+
+
 def _sure(trace: AnswerTrace, width: int) -> Iterator[Text]:
     known = [own for own in trace.agreements if not math.isnan(own.correlation)]
     if not known:
@@ -276,12 +335,13 @@ def _sure(trace: AnswerTrace, width: int) -> Iterator[Text]:
     )
 
 
-def _cost(trace: AnswerTrace, width: int) -> Iterator[Text]:
+def cost_line(trace: AnswerTrace | RouteTrace, width: int) -> Iterator[Text]:
+    """Yield what was run."""
     cost = trace.cost
     text = (
         f"{cost.passes:.1f} passes' worth of {cost.budget:g} allowed ({cost.forward:.1f} forward, {cost.backward:.0f} "
         f"backward), {cost.seconds:.1f} s"
     )
     if not math.isnan(trace.noise):
-        text += f"; differences below {trace.noise:.0e} are rounding"
+        text += f"; differences below {trace.noise:.0e} are {WITHIN}: rounding"
     yield from flow(text, width, "dim")

@@ -1,0 +1,292 @@
+"""Routes from a passage to an answer (floor 5): the frozen result of `wherefrom.trace_routes`, for views and programs.
+
+Places stand in the order of the text: the passage first, then relays, the answer's rows last. Steps form a tree whose
+root is the answer: each is read by the answer or by the place at which the step that it goes on with begins. What was
+not measured is NaN or None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from wherefrom.evidence.answered import DECIMALS, AnswerCost
+from wherefrom.passages import Passage
+from wherefrom.questions.answer import Answer, Column
+from wherefrom.tokens import Tokens
+
+SCHEMA = "wherefrom.routes/1"
+EXACTNESS = (
+    "effects exact, within rounding: measured by path knock-outs\n"
+    "prices estimate: first order in the change of each head's output, which itself is exact"
+)
+
+
+@dataclass(frozen=True)
+class StepHead:
+    """A head by which a step goes.
+
+    Attributes:
+        layer: its layer.
+        head: its number.
+        price: what the goal loses, to first order, if the step is changed in this head alone.
+        effect: the same, measured; NaN where it was not run.
+    """
+
+    layer: int
+    head: int
+    price: float
+    effect: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a tree of routes: a place that is read, by another or by the answer.
+
+    Attributes:
+        source: which place is read, its number.
+        reader: which place reads it.
+        then: the step that goes on from the reader, its number; None: the reader is the answer.
+        price: what the goal loses, to first order, by the step's change.
+        effect: what it loses, measured. Of a step from the passage that is the effect of the route that it begins; of a
+            step from a relay, that of all that the passage sends there, on whatever way, and that goes on by the step.
+        heads: the heads that do most of it, to first order, the largest first.
+    """
+
+    source: int
+    reader: int
+    then: int | None
+    price: float
+    effect: float
+    heads: tuple[StepHead, ...] = ()
+
+
+@dataclass(frozen=True)
+class Route:
+    """A chain of steps from the passage to the answer.
+
+    Attributes:
+        steps: their numbers, from the passage on.
+        places: the numbers of the places on it, from the passage to the answer.
+        effect: what the goal loses when it alone is knocked out, measured.
+    """
+
+    steps: tuple[int, ...]
+    places: tuple[int, ...]
+    effect: float
+
+
+@dataclass(frozen=True, eq=False)
+class RouteTrace:
+    """The strongest routes from a passage of a prompt to an answer.
+
+    Attributes:
+        model: the model's name.
+        fingerprint: of its weights.
+        tokens: prompt and answer.
+        first: the position of the answer's first token.
+        written: whether the model wrote the answer itself.
+        chosen: positions of the answer's tokens that count.
+        token_log_probabilities: of each of these.
+        unit: of every value: "log-odds" or "log-probability".
+        value: the answer's, nothing knocked out.
+        found_by: "given", or "gate": the passage whose gate gradient is the largest.
+        relays: what relays are: "word", "token" and so on.
+        depth: the most steps that a route may have.
+        total: what the answer loses when no later token may read the passage.
+        places: see the module's text.
+        steps: those of the routes.
+        routes: the strongest, by the size of their effect.
+        joint: what the answer loses when all of them are knocked out together; NaN where there are none.
+        kept: how much of `total` they bring back by themselves: the answer's value when they alone are left, less that
+            under the total knock-out; NaN where there are none.
+        named: what it loses when they are knocked out in the named heads of each step alone; NaN where it was not run.
+        measured: how many routes were measured.
+        largest_left: the largest size of the effect of a measured one that is not among `routes`.
+        alone: whether each place's rows were run alone, and not whole texts.
+        noise: differences of the value below this are rounding.
+        cost: what was run.
+    """
+
+    model: str
+    fingerprint: str
+    tokens: Tokens
+    first: int
+    written: bool
+    chosen: tuple[int, ...]
+    token_log_probabilities: tuple[float, ...]
+    unit: str
+    value: float
+    found_by: str
+    relays: str
+    depth: int
+    total: float
+    places: tuple[Passage, ...] = field(repr=False)
+    steps: tuple[Step, ...] = field(repr=False)
+    routes: tuple[Route, ...] = field(repr=False)
+    joint: float
+    kept: float
+    named: float
+    measured: int
+    largest_left: float
+    alone: bool
+    noise: float
+    cost: AnswerCost
+
+    @property
+    def answer(self) -> str:
+        """The answer's text."""
+        spans = [token.span for token in self.tokens.items[self.first :]]
+        return self.tokens.text[spans[0][0] : spans[-1][1]]
+
+    @property
+    def passage(self) -> Passage:
+        """Where the routes begin."""
+        return self.places[0]
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything of the passage reached the answer, beyond the noise."""
+        return abs(self.total) > self.noise
+
+    @property
+    def share(self) -> float | None:
+        """The share of the total effect that the routes explain together, `joint` over `total`; None where none is."""
+        return self.of_total(self.joint)
+
+    def of_total(self, effect: float) -> float | None:
+        """Return an effect as a share of the total one; None where that is noise, or the effect was not measured."""
+        return effect / self.total if self.reached and not math.isnan(effect) else None
+
+    def tree(self) -> Iterator[tuple[int, int]]:
+        """Yield the steps depth first, the largest effect first: how many steps away from the answer, and which."""
+        readers: dict[int | None, list[int]] = {}
+        for number in sorted(range(len(self.steps)), key=lambda number: -abs(self.steps[number].effect)):
+            readers.setdefault(self.steps[number].then, []).append(number)
+
+        def below(then: int | None, deep: int) -> Iterator[tuple[int, int]]:
+            for number in readers.get(then, ()):
+                yield deep, number
+                yield from below(number, deep + 1)
+
+        yield from below(None, 0)
+
+    def table(self) -> Answer:
+        """Return the routes as a table."""
+        of_total = "share of the total effect"
+        return Answer(
+            question=f"On which routes did {self.passage.label!r} reach the answer {self.answer!r}? {self.unit} "
+            f"{self.value:.3f}, {self.total:.3f} of it by the passage",
+            columns=(
+                Column("route", "", "its places"),
+                Column("effect", self.unit, "what the answer loses when it alone is knocked out"),
+                Column("share", of_total, "its effect over the total one"),
+            ),
+            rows=tuple((self.written_out(route), route.effect, self.of_total(route.effect)) for route in self.routes),
+            exactness=EXACTNESS,
+            left_out=self.explained(),
+            remainder=self.total - self.joint if self.routes else self.total,
+        )
+
+    def written_out(self, route: Route) -> str:
+        """Return a route as a line of its places."""
+        relays = [f"{self.places[place].start} {self.places[place].label}" for place in route.places[1:-1]]
+        return " > ".join(["passage", *relays, "answer"])
+
+    def explained(self) -> str:
+        """Return what the routes explain, as a sentence."""
+        if not self.reached:
+            return f"Nothing of the passage reached the answer beyond the noise ({self.noise:.0e})."
+        if self.share is None:
+            return f"None of the {self.measured} routes that were measured carries a share worth naming."
+        return f"All of them together: {self.joint:.4f} of {self.total:.4f}, a share of {self.share:.2f}."
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        share = "no share" if self.share is None else f"{self.share:.0%} of {self.total:.2f} {self.unit}"
+        return f"RouteTrace({self.passage.label!r} to {self.answer!r}, {len(self.routes)} routes, {share})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the routes as a graph, as what `json.dumps` takes; docs/routes.schema.json describes it."""
+        last = len(self.places) - 1
+        return {
+            "schema": SCHEMA,
+            "model": {"name": self.model, "fingerprint": self.fingerprint},
+            "text": self.tokens.text,
+            "answer": {
+                "text": self.answer,
+                "first": self.first,
+                "written": self.written,
+                "unit": self.unit,
+                "value": _rounded(self.value),
+                "tokens": [
+                    {"position": at, "id": self.tokens[at].id, "token": self.tokens[at].label, "nats": _rounded(nats)}
+                    for at, nats in zip(self.chosen, self.token_log_probabilities, strict=True)
+                ],
+            },
+            "found_by": self.found_by,
+            "relays": self.relays,
+            "depth": self.depth,
+            "places": [self._place(number, last) for number in range(len(self.places))],
+            "steps": [
+                {
+                    "source": step.source,
+                    "reader": step.reader,
+                    "then": step.then,
+                    "price": _rounded(step.price),
+                    "effect": _rounded(step.effect),
+                    "heads": [
+                        {
+                            "layer": own.layer,
+                            "head": own.head,
+                            "price": _rounded(own.price),
+                            "effect": _rounded(own.effect),
+                        }
+                        for own in step.heads
+                    ],
+                }
+                for step in self.steps
+            ],
+            "routes": [
+                {
+                    "steps": list(route.steps),
+                    "places": list(route.places),
+                    "effect": _rounded(route.effect),
+                    "share": _rounded(self.of_total(route.effect)),
+                }
+                for route in self.routes
+            ],
+            "total": _rounded(self.total),
+            "joint": _rounded(self.joint),
+            "share": _rounded(self.share),
+            "kept": _rounded(self.kept),
+            "named": _rounded(self.named),
+            "measured": self.measured,
+            "largest_left": _rounded(self.largest_left),
+            "noise": _rounded(self.noise),
+            "cost": {
+                "forward": _rounded(self.cost.forward),
+                "backward": _rounded(self.cost.backward),
+                "budget": _rounded(self.cost.budget),
+                "seconds": _rounded(self.cost.seconds),
+            },
+        }
+
+    def _place(self, number: int, last: int) -> dict[str, Any]:
+        place = self.places[number]
+        return {
+            "number": number,
+            "kind": "passage" if number == 0 else "answer" if number == last else "relay",
+            "tokens": [place.start, place.stop],
+            "span": [self.tokens[place.start].span[0], self.tokens[place.stop - 1].span[1]],
+            "label": place.label,
+            "name": place.name,
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(float(value), DECIMALS)
