@@ -63,9 +63,15 @@ def three_gates(row: Mapping[str, Any]) -> Floats:
     return np.sum([row["lenses"][f"gate {m}"] for m in ("1", "0.3", "0.1")], axis=0)
 
 
+def order_of(scores: Sequence[float] | Floats) -> NDArray[np.int64]:
+    """Return the parts, the strongest first."""
+    found: NDArray[np.int64] = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
+    return found
+
+
 def steps_of(scores: Sequence[float] | Floats) -> Iterator[tuple[int, Bools]]:
     """Yield how many of the strongest are gone, and what is kept then, at each step of a curve, none first."""
-    order = np.argsort(-np.asarray(scores), kind="stable")
+    order = order_of(scores)
     for gone in sorted({round(x) for x in np.linspace(0, len(order), min(STEPS, len(order)) + 1)} | set(TOP)):
         if gone <= len(order):
             kept = np.ones(len(order), np.bool_)

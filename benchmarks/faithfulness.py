@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 import wherefrom
-from benchmarks.choices import choices_to_learn, choices_to_test, learned, steps_of, three_gates
+from benchmarks.choices import choices_to_learn, choices_to_test, learned, order_of, steps_of, three_gates
 from benchmarks.lenses import scored
 from benchmarks.prompts import FAMILIES, Prompt
 from benchmarks.report import plot, table
@@ -91,14 +91,17 @@ def read(runner: OwnRunner, prompt: Prompt, by: str) -> tuple[AnswerGoal, tuple[
     return goal, parts
 
 
-def _curves(ablator: Ablator, row: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the goal's values along the order of each lens; a choice that several share is run once."""
+def _curves(ablator: Ablator, row: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """Return each lens's order, and the goal's values along it; a choice that several share is run once."""
     ranked = {name: row["lenses"][name] for name in CURVES} | {"leave one out": row["loo"]}
     ranked |= {"gates 3 + 3": three_gates(row), **{name: one for name, one in learned(row).items() if name in FITTED}}
     kept = {name: [choice for _, choice in steps_of(scores)] for name, scores in ranked.items()}
     unique = np.unique(np.concatenate(list(kept.values())), axis=0)
     values = {choice.tobytes(): value for choice, value in zip(unique, ablator.measure(unique).values, strict=True)}
-    return {name: [values[choice.tobytes()] for choice in own] for name, own in kept.items()}
+    return {
+        name: {"order": order_of(ranked[name]).tolist(), "values": [values[choice.tobytes()] for choice in own]}
+        for name, own in kept.items()
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -6,12 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.choices import BUDGETS, LASSO, TOP
 from benchmarks.lenses import GATES, STEPS
 from benchmarks.scores import Judged, Way, judge, mean_of
 
 Rows = Sequence[Mapping[str, Any]]
 CHOSEN = "gate 0.15"
+CROWDED = ("gate 1", "gate 0.3", "gate 0.1")
+"""Lenses too near to another to be named in the picture."""
+ABOVE, BESIDE = (-12, 16), (6, -3)
+"""Where a name stands, in points."""
 
 
 def ways(rows: Sequence[Judged]) -> list[Way]:
@@ -64,9 +70,18 @@ def _curves(rows: Sequence[Judged]) -> Iterator[str]:
     yield ""
     yield f"| lens | passes | {' | '.join(scores)} |"
     yield "| --- | --- |" + " --- |" * len(scores)
+    other: list[str] = []
     for way in ways(rows):
-        if way.name in rows[0].figures["RISE"]:
+        if way.name not in rows[0].figures["RISE"]:
+            continue
+        elsewhere = sum(np.isnan(row.figures[scores[0]][way.name]) for row in rows)
+        if elsewhere:
+            other.append(f"{way.name}, whose order has changed since for {elsewhere} of {len(rows)} prompts")
+        else:
             yield f"| {_title(way)} | {way.cost} | {' | '.join(str(mean_of(rows, s, way.name)) for s in scores)} |"
+    if other:
+        yield ""
+        yield f"Not shown: {'; '.join(other)}."
 
 
 def _leads(rows: Sequence[Judged], families: Sequence[str]) -> Iterator[str]:
@@ -104,12 +119,15 @@ def plot(measured: Rows, to: Path) -> None:
             drawn = [points[name] for name in line if name in points]
             axes.plot([way.passes for way, _ in drawn], [mean.value for _, mean in drawn], color=colour, lw=1)
     for name, (way, mean) in points.items():
-        if not name.startswith("gates") or name == "gates 3 + 3":
-            axes.annotate(name, (way.passes, mean.value), xytext=(6, -3), textcoords="offset points", fontsize=8)
+        if (name not in CROWDED and not name.endswith("runs")) or name.startswith("lasso"):
+            at = ABOVE if name in (CHOSEN, "gates 3 + 3") else BESIDE
+            axes.annotate(name, (way.passes, mean.value), xytext=at, textcoords="offset points", fontsize=8)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("passes over the whole text: forward + backward, each run with parts gone counted as one")
     axes.set_ylabel("LDS: rank correlation with what is measured when parts are taken away")
-    axes.set_title(f"{len(rows)} prompts of five families, {measured[0]['model']}; bars: 95 % of the mean")
+    families = ", ".join(dict.fromkeys(row.family for row in rows))
+    axes.set_title(f"{measured[0]['model']}, {len(rows)} prompts ({families}); bars: 95 %", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(to, dpi=150)

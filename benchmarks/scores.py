@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.choices import TOP, choices_to_test, learned, steps_of, three_gates
+from benchmarks.choices import TOP, choices_to_test, learned, order_of, steps_of, three_gates
 from wherefrom.evidence.answered import spearman
 
 Floats = NDArray[np.float64]
@@ -86,17 +86,24 @@ def log_p(log_odds: Sequence[float] | Floats) -> Floats:
     return found
 
 
+def curve_of(row: Mapping[str, Any], name: str, scores: Floats) -> Floats:
+    """Return the answer's log-probability along a lens's order; NaN where another order was measured."""
+    measured = row["curves"][name]
+    values = log_p(measured["values"])
+    return values if order_of(scores).tolist() == measured["order"] else np.full_like(values, np.nan)
+
+
 def drop(row: Mapping[str, Any], name: str, scores: Floats, k: int) -> float:
     """Return by how much the answer's log-probability falls without the k strongest parts, in nats."""
     gone = [gone for gone, _ in steps_of(scores)]
-    values = log_p(row["curves"][name])
+    values = curve_of(row, name, scores)
     return float(values[0] - values[gone.index(k)])
 
 
 def areas(row: Mapping[str, Any], name: str, scores: Floats) -> tuple[float, float]:
     """Return RISE and MAS of one prompt; NaN where the answer is no likelier with the parts than without them."""
     gone = np.array([gone for gone, _ in steps_of(scores)]) / len(scores)
-    values = log_p(row["curves"][name])
+    values = curve_of(row, name, scores)
     if not values[0] > values[-1]:
         return np.nan, np.nan
     response = np.minimum.accumulate(np.clip((values - values[-1]) / (values[0] - values[-1]), 0.0, 1.0))

@@ -37,7 +37,8 @@ def asked():
 def row_of(curve, scores, **more):
     """A measured row with one lens and its curve, in log-probabilities."""
     odds = [p - np.log1p(-np.exp(p)) for p in curve]
-    return {"curves": {"own": odds}, "lenses": {"own": scores}, "loo": scores, "seed": 0, "family": "facts", **more}
+    curve = {"order": np.argsort(-scores, kind="stable").tolist(), "values": odds}
+    return {"curves": {"own": curve}, "lenses": {"own": scores}, "loo": scores, "seed": 0, "family": "facts", **more}
 
 
 # -- the scores
@@ -80,6 +81,12 @@ def test_areas_of_a_curve_drawn_by_hand():
 def test_a_prompt_whose_answer_needs_nothing_has_no_areas():
     row = row_of([-2.0, -3.0, -1.0, -1.5, -1.0], np.array([1.0, 0.0, 0.0, 0.0]))
     assert np.isnan(areas(row, "own", np.array([1.0, 0.0, 0.0, 0.0]))).all()
+
+
+def test_a_curve_of_another_order_is_not_taken():
+    row = row_of([-1.0, -3.0, -2.0, -4.0, -4.0], np.array([3.0, 1.0, 0.0, -1.0]))
+    assert np.isnan(drop(row, "own", np.array([1.0, 3.0, 0.0, -1.0]), 1))
+    assert np.isnan(areas(row, "own", np.array([1.0, 3.0, 0.0, -1.0]))).all()
 
 
 def test_a_mean_is_over_families_and_its_interval_holds_it():
