@@ -1,4 +1,4 @@
-r"""Path knock-outs (floor 5): what a goal is worth when one place of a text reads another as it would have been.
+"""Path knock-outs (floor 5): what a goal is worth when one place of a text reads another as it would have been.
 
 A place is a run of neighbouring tokens: the passage p that is asked about, a relay behind it, the answer's rows. What
 is inside a place is read there as ever; a step A -> B is every edge from A's tokens to B's, in all layers and heads, or

@@ -116,11 +116,11 @@ class Search:
 
     def __init__(self, paths: Paths, relays: Sequence[range], depth: int, budget: float) -> None:
         self._paths, self._relays, self._depth, self._budget = paths, relays, depth, budget
-        self._least = paths.noise
+        noise = paths.noise  # in half precision it is measured, by runs that count
         self._require_budget()
         self._without, self._value = paths.knocked_out()
         self.total = paths.whole - self._value
-        self._least = max(LEAST * abs(self.total), paths.noise)
+        self._least = max(LEAST * abs(self.total), noise)
         self._cut = Change(paths.passage)
         self.root, self.nodes = Node(paths.answer, None), list[Node]()
 

@@ -1,4 +1,4 @@
-r"""A place's reading in one execution of attention (floor 5): changed, and its steps priced to first order.
+"""A place's reading in one execution of attention (floor 5): changed, and its steps priced to first order.
 
 A place is a run of neighbouring tokens, in which reading goes on as ever; a step A -> B is every edge from A's tokens
 to B's. `Rows` are B's rows in one execution, before it is computed: `attend` gives their outputs where some steps read
