@@ -17,9 +17,10 @@ from wherefrom.evidence.cases import Asked, read_cases
 from wherefrom.evidence.head_scores import score_heads
 from wherefrom.evidence.running import runner_of
 
-FOUND_ON, TESTED_ON = range(100, 106), range(6)
+FOUND_ON, TESTED_ON = range(100, 106), range(5)
 """Seeds of each family: those that the heads are found on are none of those that they are tested on."""
-COUNT, DRAWS = 8, 4
+COUNT, DRAWS, DRAWS_ANYWHERE = 8, 4, 8
+"""Of the whole model more sets of others are drawn: a few heads of the first layers do most of what such sets do."""
 
 
 def drawn(seed: int) -> list[Prompt]:
@@ -41,30 +42,31 @@ def run() -> Iterator[Result]:
     ordinary = ordinary_case(model, runner, None, cases)
     scores = score_heads(model, runner, read_cases(model, runner, given))
 
-    def found(**how: Any) -> Carriers:
-        return measure_carriers(runner, scores, cases, ordinary, Plan(count=COUNT, draws=DRAWS, **how))
+    def found(draws: int = DRAWS, **how: Any) -> Carriers:
+        return measure_carriers(runner, scores, cases, ordinary, Plan(count=COUNT, draws=draws, **how))
 
     zero = found()
     checked = _checked(model, zero, cases)
     for own in zero.sets:
         yield _line(zero, own, checked, held=own.by == "first order")
-    anywhere = found(by="first order", among="model")
-    yield _line(anywhere, anywhere.first, _checked(model, anywhere, cases))
+    yield _harm(zero)
     reads = found(by="first order", how="reads")
     yield _line(reads, reads.first, "every cut proven by its rerun's log-sum-exps")
-    yield _harm(zero)
+    anywhere = found(DRAWS_ANYWHERE, by="first order", among="model")
+    yield _line(anywhere, anywhere.first, _checked(model, anywhere, cases))
 
 
 def _line(found: Carriers, own: Together, checked: str, *, held: bool = True) -> Result:
     what = {"zero": "output set to zero", "reads": "kept from reading the place"}[found.how]
     drawn_from = {"layers": "others of the same layers", "model": "others of any layer"}[found.among]
     families = ", ".join(f"{name} {part.effect.value:.2f}" for name, part in found.by_family(own).items())
-    ratio = own.ratio
+    ratio, others = own.ratio, float(own.others_ordinary.mean())
     return Result(
-        f"{len(own.heads)} heads found by {own.by}, {what} together / {DRAWS} draws of as many {drawn_from}, "
+        f"{len(own.heads)} heads found by {own.by}, {what} together / {len(own.others)} draws of as many {drawn_from}, "
         f"{len(found.before)} held-out prompts of 4 families",
         f"{ratio.value:.1f} ({ratio.low:.1f} to {ratio.high:.1f}): {found.unit} lost {_interval(own.effect)} against "
-        f"{_interval(own.others_effect)}; {families}",
+        f"{_interval(own.others_effect)}; {families}; ordinary text {own.ordinary:+.3f} against {others:+.3f} nats a "
+        "token",
         ">= 5" if held else "stated",
         ratio.value >= 5 or not held,
         checked,
@@ -100,4 +102,4 @@ def _checked(model: wherefrom.LanguageModel, found: Carriers, cases: Sequence[As
     )
     apart = abs(whole - less - float(found.first.lost[1]))
     require(apart < 1e-3, f"a knock-out differs by {apart} from a model without the heads' projections")
-    return f"a model whose projections forget the heads loses the same within {apart:.0e}"
+    return f"a model whose projections forget the heads loses the same within {max(apart, 1e-7):.0e}"

@@ -179,7 +179,7 @@ def made_cases(ids: list[list[int]] = IDS) -> list[Any]:
         own = [*own]
         own[FIRST + 1] = own[PLACE[0] + number]
         goal = AnswerGoal(tuple(own), FIRST, "log-probability")
-        cases.append(Asked(goal, Passage(*PLACE, "a place"), "", number))
+        cases.append(Asked(goal, Passage(*PLACE, "a place"), "", f"case {number}"))
     return cases
 
 
@@ -503,11 +503,15 @@ TWO = [
         (None, {}, r"the cases: expected cases in a row, got None"),
         (["a"], {"test": TWO}, r"case 1: expected a Case, got 'a'"),
         (TWO[:1], {}, r"the cases: expected two of a family at least.* got 1, of which none is left to test on"),
-        ([TWO[0], TWO[0]], {}, r"case 1 to test on: expected one that the heads are not found on"),
+        (
+            [TWO[0], TWO[0]],
+            {},
+            r"case 2: expected a prompt and an answer that the heads are not found on, got those of case 1",
+        ),
         (
             [TWO[0], replace(TWO[1], place="green")],
             {},
-            r"case 1: the marked text \"green\": expected a text that occurs",
+            r"case 2: the marked text \"green\": expected a text that occurs",
         ),
         ([replace(TWO[0], place="nowhere"), TWO[1]], {}, r"case 1: the marked text"),
         ([replace(TWO[0], place="Anna"), TWO[1]], {}, r"case 1: .*got one that occurs twice: character 0"),
@@ -533,6 +537,9 @@ TWO = [
             {"by": "retrieval"},
             r"the score 'retrieval': expected one that has a meaning for these cases",
         ),
+        (TWO, {"unit": "nats"}, r"unit: expected 'log-odds' or 'log-probability', got 'nats'"),
+        (TWO, {"test": []}, r"the test cases: expected at least one, got none"),
+        (TWO, {"test": TWO[1:]}, r"test case 1: expected a prompt and an answer .* got those of case 2"),
         (TWO, {"ordinary": ""}, r"the ordinary text"),
         (TWO, {"ordinary": "word"}, r"the ordinary text: expected some sentences"),
     ],
@@ -600,7 +607,7 @@ def test_it_becomes_json(found: Carriers) -> None:
 
 def test_the_command_takes_a_file(small_folder: Path, tmp_path: Path) -> None:
     lines = [json.dumps({"prompt": own.prompt, "answer": own.answer, "place": own.place}) for own in TWO]
-    (tmp_path / "cases.jsonl").write_text("\n\n".join(lines), encoding="utf-8")
+    (tmp_path / "cases.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     how = ("--model", small_folder, "--count", 2, "--random", 2)
     written = finite_json(typed(tmp_path, "carriers", "cases.jsonl", *how, "--by", "weight", "--json"))
     jsonschema.validate(written, SCHEMA)
@@ -614,8 +621,10 @@ def test_the_command_takes_a_file(small_folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('\n{"prompt": "a", "answer": "b"}', "line 2 of cases.jsonl: expected a case as JSON"),
-        ('\n{"prompt": "a", "answer": "b"}', "got one without 'place'"),
+        ('{"prompt": "a", "answer": "b", "place": "a"}\n{}', "line 2 of cases.jsonl: expected a case as JSON"),
+        ('{"prompt": "a", "answer": "b"}', "got one without 'place'"),
+        ("\n{}", 'line 1 of cases.jsonl: expected a case as JSON, {"prompt": "..."'),
+        ('{"prompt": "ab", "answer": "b", "place": "c"}\n\n', 'case 1: the marked text "c"'),
         ("{", "line 1 of cases.jsonl: expected a case as JSON"),
         ("[1]", "got a JSON value of another kind ([1])"),
         ('{"prompt": "a", "answer": 1, "place": "a"}', "got one whose 'answer' is no text"),

@@ -115,7 +115,7 @@ def carriers(
 
 
 def _read(path: Path) -> list[Case]:
-    """Return the cases of a file; its lines are numbered from 1, and empty ones are no cases."""
+    """Return the cases of a file: case 3 is that of line 3."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -134,13 +134,15 @@ def _read(path: Path) -> list[Case]:
             way_out="Convert it first, for example: iconv -f LATIN1 -t UTF-8.",
             path=path,
         ) from error
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    return [_case(line, number, path) for number, line in lines]
+    lines = text.rstrip().split("\n") if text.strip() else []
+    return [_case(line, number, path) for number, line in enumerate(lines, start=1)]
 
 
 def _case(line: str, number: int, path: Path) -> Case:
     from wherefrom.evidence.cases import Case
 
+    if not line.strip():
+        raise _wrong(path, number, "an empty line")
     try:
         found: Any = json.loads(line)
     except ValueError as error:

@@ -36,6 +36,7 @@ from wherefrom.evidence.head_scores import Scores, score_heads
 from wherefrom.evidence.noise import noise_floor, propagated
 from wherefrom.evidence.prompted import Prompted, read_prompted
 from wherefrom.evidence.running import Runner, runner_of
+from wherefrom.evidence.where import sizes_of
 from wherefrom.evidence.without_heads import Head, Knockout, without_heads
 from wherefrom.model.language import require_text
 from wherefrom.passages import Passage
@@ -130,7 +131,7 @@ def find_carriers(
         by: the score that they are found by, or several: "first order", "retrieval", "induction" or "weight"; each is
             tested by itself. Unless given the first three, as far as they have a meaning.
         how: what is knocked out: their output, replaced by "zero" or by its "mean" over the positions of the texts
-            that they were found on; or that they "reads" the place: no later position may in these heads.
+            that they were found on; or what they read of the place, "reads": no later position may read it in them.
         draws: how often as many random other heads are drawn.
         among: where from: "layers", each from the layer of one that was found, or the nearest that has others left; or
             the whole "model".
@@ -148,11 +149,16 @@ def find_carriers(
     """
     start = time.perf_counter()
     plan = Plan(count, by, how, draws, among, seed)
+    _require_one_of("unit", unit, get_args(Unit))
     tell = progress or (lambda what, done, total: None)
     runner = runner_of(model, tokenizer)
-    found_on, tested_on = _parted(cases, test)
-    asked = read_cases(model, runner, found_on, tokenizer=tokenizer, unit=unit)
-    held_out = read_cases(model, runner, tested_on, tokenizer=tokenizer, unit=unit)
+    _require_others(plan.count, sum(sizes_of(runner).values()))
+    asked = read_cases(model, runner, cases, tokenizer=tokenizer, unit=unit)
+    if test is None:
+        asked, held_out = _parted(asked)
+    else:
+        held_out = read_cases(model, runner, test, tokenizer=tokenizer, unit=unit, named="test case")
+    _require_apart(asked, held_out)
     plain = ordinary_case(model, runner, ordinary, held_out, tokenizer=tokenizer)
     scores = score_heads(
         model, runner, asked, seed=plan.seed, progress=lambda done, total: tell("reading the cases", done, total)
@@ -189,15 +195,16 @@ def measure_carriers(
     sets = [_Set(own, scores, plan) for own in plan.scores_of(scores)]
     versions = [(), *(heads for own in sets for heads in own.versions)]
     values, answered = [], []
-    for done, case in enumerate((*cases, ordinary), start=1):
+    for done, case in enumerate(cases, start=1):
         value, right = work.run(case, versions)
         values.append(value)
         answered.append(right)
         if progress is not None:
-            progress("knocking heads out", done, len(cases) + 1)
-    lost = np.array([own[0] - own for own in values[:-1]]).T  # versions C
-    still = np.array(answered[:-1]).T  # versions C
-    nats = -values[-1] / len(ordinary.goal.rows)  # versions
+            progress("knocking heads out", done, len(cases))
+    lost = np.array([own[0] - own for own in values]).T  # versions C
+    still = np.array(answered).T  # versions C
+    noise = work.noise  # of the cases; that of a text with hundreds of tokens to predict is larger
+    nats = -work.run(ordinary, versions)[0] / len(ordinary.goal.rows)  # versions
     return Carriers(
         model=runner.name,
         fingerprint=runner.fingerprint,
@@ -205,7 +212,7 @@ def measure_carriers(
         scores=_by_name(scores),
         found_on=scores.cases,
         families=tuple(case.family for case in cases),
-        before=np.array([own[0] for own in values[:-1]]),
+        before=np.array([own[0] for own in values]),
         answered=still[0],
         unit=cases[0].goal.unit,
         how=plan.how,
@@ -216,7 +223,7 @@ def measure_carriers(
         ),
         ordinary_nats=float(nats[0]),
         ordinary_tokens=len(ordinary.goal.ids),
-        noise=work.noise,
+        noise=noise,
         cost=CarriersCost(scores.cases + work.texts, scores.cases, time.perf_counter() - start),
     )
 
@@ -234,42 +241,34 @@ def _require_one_of(what: str, value: Any, known: Sequence[str]) -> None:
 # -- cases to find on, cases to test on
 
 
-def _parted(cases: Any, test: Any) -> tuple[list[Any], list[Any]]:
-    """Return the cases on which heads are found, and those on which they are tested."""
-    how = {"expected": "cases in a row", "way_out": "Make them: wherefrom.Case(prompt, answer, place)."}
-    given = check_items("the cases", cases, **how)
-    found: list[Any] = []
-    tested = [] if test is None else list(check_items("the cases to test on", test, **how))
-    if test is None:
-        seen: dict[Any, int] = {}
-        for case in given:
-            family = getattr(case, "family", "")
-            seen[family] = seen.get(family, 0) + 1
-            (found if seen[family] % 2 else tested).append(case)
-    else:
-        found = list(given)
-    if given and not tested:
+def _parted(cases: Sequence[Asked]) -> tuple[tuple[Asked, ...], tuple[Asked, ...]]:
+    """Return the cases on which heads are found, and every second one of each family, on which they are tested."""
+    found: list[Asked] = []
+    tested: list[Asked] = []
+    seen: dict[str, int] = {}
+    for case in cases:
+        seen[case.family] = seen.get(case.family, 0) + 1
+        (found if seen[case.family] % 2 else tested).append(case)
+    if not tested:
         raise InputError(
             "the cases",
             expected="two of a family at least, one to find heads on and one to test them on",
-            given=f"{len(given)}, of which none is left to test on",
+            given=f"{len(cases)}, of which none is left to test on",
             way_out="Give more cases, or others to test on: test=[...].",
         )
-    _require_apart(found, tested)
-    return found, tested
+    return tuple(found), tuple(tested)
 
 
-def _require_apart(found: Sequence[Any], tested: Sequence[Any]) -> None:
+def _require_apart(found: Sequence[Asked], tested: Sequence[Asked]) -> None:
     """Refuse a case that is found on and tested on."""
-    known = {(case.prompt, case.answer) for case in found if isinstance(case, Case)}
-    for number, case in enumerate(tested, start=1):
-        if isinstance(case, Case) and (case.prompt, case.answer) in known:
+    known = {case.goal.ids: case.name for case in found}
+    for case in tested:
+        if case.goal.ids in known:
             raise InputError(
-                f"case {number} to test on",
-                expected="one that the heads are not found on",
-                given="one that is among those too",
+                case.name,
+                expected="a prompt and an answer that the heads are not found on",
+                given=f"those of {known[case.goal.ids]}",
                 way_out="Give each prompt once.",
-                case=number,
             )
 
 
@@ -301,7 +300,7 @@ def ordinary_case(
     size = round(float(np.mean([len(case.place) for case in cases])))
     stop = max(1, read.first - 1)
     place = Passage(max(0, stop - size), stop, "the last words before the part that counts")
-    return Asked(AnswerGoal(read.tokens.ids, read.first, "log-probability"), place, "", 0)
+    return Asked(AnswerGoal(read.tokens.ids, read.first, "log-probability"), place, "", "the ordinary text")
 
 
 def _of_text(model: Any, runner: Runner, text: Any, tokenizer: Any, *, shorten: bool) -> Prompted:
@@ -426,15 +425,15 @@ class _Work:
             try:
                 values.append(goal.value(logits).cpu().numpy())
             except InputError as error:
-                raise within(error, f"case {case.number}", case=case.number) from None
+                raise within(error, case.name) from None
             expected = torch.tensor(goal.tokens, device=logits.device)
             answered.append((logits.argmax(dim=-1) == expected).all(dim=-1).cpu().numpy())
-            if not start and case.number:
-                self._hear(goal, logits[:1])
+            if not start:
+                self._note_noise(goal, logits[:1])
         self.texts += len(versions)
         return _finite(np.concatenate(values)), np.concatenate(answered)
 
-    def _hear(self, goal: AnswerGoal, logits: torch.Tensor) -> None:
+    def _note_noise(self, goal: AnswerGoal, logits: torch.Tensor) -> None:
         """Find out the noise of a case: of float32 what rounding the logits makes, of half precision once measured."""
         if self._runner.format in ("float32", "float64"):
             self.noise = max(self.noise, 2 * propagated(goal, logits, self._runner.format))

@@ -46,17 +46,23 @@ class Asked:
         goal: the answer.
         place: tokens of the prompt.
         family: of the case.
-        number: which of the cases it was, from 1.
+        name: what it is called in an error, such as "case 3".
     """
 
     goal: AnswerGoal
     place: Passage
     family: str
-    number: int
+    name: str
 
 
 def read_cases(
-    model: Any, runner: Runner, cases: Sequence[Case], *, tokenizer: Any = None, unit: Unit = "log-odds"
+    model: Any,
+    runner: Runner,
+    cases: Sequence[Case],
+    *,
+    tokenizer: Any = None,
+    unit: Unit = "log-odds",
+    named: str = "case",
 ) -> tuple[Asked, ...]:
     """Return cases as tokens.
 
@@ -66,21 +72,23 @@ def read_cases(
         cases: at least one.
         tokenizer: of a model of transformers.
         unit: of the answers' values.
+        named: what a case is called in an error, before its number, which counts from 1.
 
     Raises:
         InputError: no cases; one whose prompt or answer is empty or too long, or whose place does not stand in the
             prompt, or twice, or holds the token that predicts the answer. The sentence begins with the case's number.
     """
-    given = check_items("the cases", cases, expected="cases in a row", way_out=WAY_OUT)
+    given = check_items(f"the {named}s", cases, expected="cases in a row", way_out=WAY_OUT)
     if not given:
-        raise InputError("the cases", expected="at least one", given="none", way_out=WAY_OUT)
+        raise InputError(f"the {named}s", expected="at least one", given="none", way_out=WAY_OUT)
     found = []
     for number, case in enumerate(given, start=1):
-        check_kind(f"case {number}", case, Case, way_out=WAY_OUT)
+        name = f"{named} {number}"
+        check_kind(name, case, Case, way_out=WAY_OUT)
         try:
-            found.append(_asked(model, runner, case, number, tokenizer, unit))
+            found.append(_asked(model, runner, case, name, tokenizer, unit))
         except InputError as error:
-            raise within(error, f"case {number}", case=number) from None
+            raise within(error, name, case=number) from None
     return tuple(found)
 
 
@@ -90,7 +98,7 @@ def within(error: InputError, where: str, **facts: Any) -> InputError:
     return InputError(f"{where}: {error.what}", **said, **{**error.facts, **facts})
 
 
-def _asked(model: Any, runner: Runner, case: Case, number: int, tokenizer: Any, unit: Unit) -> Asked:
+def _asked(model: Any, runner: Runner, case: Case, name: str, tokenizer: Any, unit: Unit) -> Asked:
     check_kind("the answer", case.answer, str, way_out="It is a text.")
     check_kind("the family", case.family, str, way_out='A word, such as "facts"; "" is none.')
     read = read_prompted(model, runner, case.prompt, case.answer, tokenizer=tokenizer)
@@ -104,7 +112,7 @@ def _asked(model: Any, runner: Runner, case: Case, number: int, tokenizer: Any, 
             way_out="Mark where the answer stands in the text, not the question.",
             place=place,
         )
-    return Asked(AnswerGoal(read.tokens.ids, read.first, unit), place, case.family, number)
+    return Asked(AnswerGoal(read.tokens.ids, read.first, unit), place, case.family, name)
 
 
 # -- cases made by code

@@ -98,7 +98,7 @@ def score_heads(
         try:
             calls = [call for call in price(runner, asked.goal).calls if call.kind == "self"]
         except InputError as error:
-            raise within(error, f"case {asked.number}", case=asked.number) from None
+            raise within(error, asked.name) from None
         each.append(_scored(calls, asked))
         positions += len(asked.goal.ids)
         for head, own in _outputs(calls).items():
