@@ -42,8 +42,8 @@ from wherefrom.training.text import train_tokenizer
 LEARNT: dict[str, Callable[[int, int], Prompt]] = {
     "key value": key_value,
     "facts": facts,
-    "indirect object": indirect_object,
     "code": code,
+    "indirect object": indirect_object,
 }
 """The families, the simplest first."""
 FORMS = (
@@ -83,7 +83,7 @@ ASKED_AGAIN, SAID_AGAIN = 8, 0.5
 """How often the sources of a document are asked for beyond its own question, and how many of these say them again."""
 LEARNT_AT, MEMORY = 0.5, 0.95
 """A family has learnt what it has if the running mean of its loss is below so many nats; its weight on the past."""
-SHARE_ONCE_LEARNT = 4
+SHARE_ONCE_LEARNT = 8
 """The part, one of so many, of a batch that a family has once it has learnt all."""
 FINAL = "final"
 """What the last checkpoint is called."""

@@ -62,8 +62,8 @@ def routes(
     \b
     Examples:
       wherefrom routes --file facts.txt --question "Rosa lives in" --answer Athens
-      wherefrom routes "Ann has a red car. Bob has a blue car. Ann's car is" --source "Ann has a red car." --write 1
-      wherefrom routes --file notes.txt --write 10 --by line --depth 4 --budget 30 --json
+      wherefrom routes "It rains. Bob is in Rome. Bob is in" --write 1
+      wherefrom routes --file notes.txt --write 10 --by line --budget 30 --json
     """
     require_one_answer(answer, write)
     if source is not None and by is not None:
