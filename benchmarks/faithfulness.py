@@ -1,11 +1,13 @@
 """How faithful lenses are: what they say of a prompt's parts beside what is measured when parts are really taken away.
 
     python -m benchmarks.faithfulness measure FILE --family facts --count 24 [--model FOLDER] [--by token] [--first 0]
+    python -m benchmarks.faithfulness renew FILE [--model FOLDER]
     python -m benchmarks.faithfulness table FILE ...
     python -m benchmarks.faithfulness plot FILE ... --to PICTURE
 
 `measure` appends a JSON line for each prompt and leaves out what is there already, so that it can be stopped at any
-moment. A line holds what the runs gave and what each lens said; every score is computed from these, by `table`.
+moment. A line holds what the runs gave and what each lens said; every score is computed from these, by `table`. Where a
+lens that is computed from the runs has changed since, `renew` measures again what is then taken away in another order.
 
 Taking away is deletion: the parts' tokens leave the text, the question and the answer stay. Of a prompt are measured:
 random halves to test on, other random halves for the lenses that learn from runs, each part alone, and the parts in the
@@ -91,10 +93,34 @@ def read(runner: OwnRunner, prompt: Prompt, by: str) -> tuple[AnswerGoal, tuple[
     return goal, parts
 
 
+def renewed(runner: OwnRunner, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a measured line with every curve in the order of what its lens says now."""
+    curves = row.get("curves") or {}
+    ranked = _ranked(row)
+    stale = {name for name, curve in curves.items() if order_of(ranked[name]).tolist() != curve["order"]}
+    if not stale:
+        return dict(row)
+    goal, parts = read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])
+    found = _along(Ablator(runner, goal, parts), {name: ranked[name] for name in ranked if name in stale})
+    return {**row, "curves": curves | found}
+
+
 def _curves(ablator: Ablator, row: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """Return each lens's order, and the goal's values along it; a choice that several share is run once."""
+    """Return each lens's order, and the goal's values along it."""
+    return _along(ablator, _ranked(row))
+
+
+def _ranked(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of the lenses that have a curve."""
     ranked = {name: row["lenses"][name] for name in CURVES} | {"leave one out": row["loo"]}
-    ranked |= {"gates 3 + 3": three_gates(row), **{name: one for name, one in learned(row).items() if name in FITTED}}
+    return ranked | {
+        "gates 3 + 3": three_gates(row),
+        **{name: one for name, one in learned(row).items() if name in FITTED},
+    }
+
+
+def _along(ablator: Ablator, ranked: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """Return the order of some scores, and the goal's values along it; a choice that several share is run once."""
     kept = {name: [choice for _, choice in steps_of(scores)] for name, scores in ranked.items()}
     unique = np.unique(np.concatenate(list(kept.values())), axis=0)
     values = {choice.tobytes(): value for choice, value in zip(unique, ablator.measure(unique).values, strict=True)}
@@ -129,6 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measure.add_argument("--first", type=int, default=0, help="the first prompt's seed")
     measure.add_argument("--model", type=Path, help="a folder; SmolLM2 unless given")
     measure.add_argument("--by", choices=["part", "token"], default="part")
+    renew = commands.add_parser("renew", help="measure again what lenses say otherwise by now")
+    renew.add_argument("file", type=Path)
+    renew.add_argument("--model", type=Path, help="a folder; SmolLM2 unless given")
     for name in ("table", "plot"):
         shown = commands.add_parser(name, help=f"the {name} of what was measured")
         shown.add_argument("file", type=Path, nargs="+")
@@ -138,6 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = parser.parse_args(arguments)
     if own.command == "measure":
         return _measure(own)
+    if own.command == "renew":
+        return _renew(own)
     rows = [row for row in rows_of(own.file) if own.family is None or row["family"] in own.family]
     if not rows:
         parser.error("these files hold no such prompt")
@@ -148,8 +179,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _runner(own: argparse.Namespace) -> OwnRunner:
+    return OwnRunner(wherefrom.load() if own.model is None else wherefrom.load(own.model))
+
+
+def _renew(own: argparse.Namespace) -> int:
+    runner, rows = _runner(own), rows_of([own.file])
+    lines = [json.dumps(_plain(renewed(runner, row))) + "\n" for row in rows]
+    partial = own.file.with_name(f"{own.file.name}.partial")
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(own.file)
+    return 0
+
+
 def _measure(own: argparse.Namespace) -> int:
-    runner = OwnRunner(wherefrom.load() if own.model is None else wherefrom.load(own.model))
+    runner = _runner(own)
     done = {(row["family"], row["seed"], row["by"]) for row in (rows_of([own.file]) if own.file.exists() else [])}
     for seed in range(own.first, own.first + own.count):
         for family in own.family or FAMILIES:

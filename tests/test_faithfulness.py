@@ -219,6 +219,15 @@ def test_a_prompt_is_measured_kept_and_told(tmp_path, capsys, monkeypatch):
     assert own.figures["top-1 drop"]["leave one out"] == pytest.approx(
         float(log_p([rows[0]["whole"]])[0] - log_p([rows[0]["whole"] - max(rows[0]["loo"])])[0]), abs=1e-4
     )
+    whole = file.read_text()
+    turned = copy.deepcopy(rows)
+    turned[1]["curves"]["gates 1 + 1 and 32 runs"] = {
+        name: own[::-1] for name, own in rows[1]["curves"]["gates 1 + 1 and 32 runs"].items()
+    }
+    file.write_text("".join(json.dumps(row) + "\n" for row in turned))
+    assert np.isnan(judge(turned[1]).figures["top-1 drop"]["gates 1 + 1 and 32 runs"])
+    assert faithfulness.main(["renew", str(file)]) == 0
+    assert file.read_text() == whole
     capsys.readouterr()
     assert faithfulness.main(["table", str(file)]) == 0
     table = capsys.readouterr().out

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wherefrom.evidence.scored_answer import AnswerCost, ScoredAnswer, rounded
 from wherefrom.passages import Passage
 from wherefrom.questions.answer import Answer, Column
-from wherefrom.tokens import Tokens
 
 if TYPE_CHECKING:
     from wherefrom.evidence.ablations import Ablations
@@ -27,7 +27,6 @@ MATTERS = 0.1
 """A passage mattered if its effect is at least this share of the largest one's, and beyond the noise."""
 CLAIMS = 0.5
 """Weights point at a passage that has at least this share of the largest passage's weight."""
-DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -81,44 +80,13 @@ class Agreement:
     runs: int
 
 
-@dataclass(frozen=True)
-class AnswerCost:
-    """What was run, in forward passes over the whole text.
-
-    Attributes:
-        forward: passes, those with passages left out counted by their share of the tokens.
-        backward: gradients with respect to the text, each about the work of a forward pass.
-        budget: what was allowed, forward and backward together.
-        seconds: wall clock.
-    """
-
-    forward: float
-    backward: float
-    budget: float
-    seconds: float
-
-    @property
-    def passes(self) -> float:
-        """Forward and backward passes together."""
-        return self.forward + self.backward
-
-
 @dataclass(frozen=True, eq=False)
-class AnswerTrace:
+class AnswerTrace(ScoredAnswer):
     """What an answer drew on: each passage of the prompt under several lenses, and what measuring showed.
 
     Attributes:
-        model: its name.
-        fingerprint: of its weights.
-        tokens: of the prompt and the answer.
-        first: the position of the answer's first token.
-        written: whether the model wrote the answer itself.
         passages: of the prompt, in order.
         by: what they are.
-        unit: of the answer's value: "log-odds" or "log-probability".
-        value: the answer's, nothing left out.
-        token_log_probabilities: of each token of the answer that counts, in nats.
-        chosen: positions of those tokens.
         lenses: by name, of "weight", "moved", "attribution", "closed form", "gate" and "direct" those that were run.
         absent: why each of the others is not there.
         heads: of each passage in order its strongest heads by the attribution lens, the strongest first; empty where
@@ -133,17 +101,8 @@ class AnswerTrace:
         cost: what was run.
     """
 
-    model: str
-    fingerprint: str
-    tokens: Tokens
-    first: int
-    written: bool
     passages: tuple[Passage, ...]
     by: str
-    unit: str
-    value: float
-    token_log_probabilities: tuple[float, ...]
-    chosen: tuple[int, ...]
     lenses: Mapping[str, Lens]
     absent: Mapping[str, str]
     heads: tuple[HeadPrice, ...]
@@ -165,12 +124,6 @@ class AnswerTrace:
     def noise(self) -> float:
         """Differences of the value below this are rounding; NaN where nothing was measured."""
         return float("nan") if self.ablations is None else self.ablations.noise
-
-    @property
-    def answer(self) -> str:
-        """The answer's text."""
-        spans = [token.span for token in self.tokens.items[self.first :]]
-        return self.tokens.text[spans[0][0] : spans[-1][1]]
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -246,19 +199,7 @@ class AnswerTrace:
         """Return the trace as what `json.dumps` takes; docs/answer.schema.json describes it."""
         return {
             "schema": SCHEMA,
-            "model": {"name": self.model, "fingerprint": self.fingerprint},
-            "text": self.tokens.text,
-            "answer": {
-                "text": self.answer,
-                "first": self.first,
-                "written": self.written,
-                "unit": self.unit,
-                "value": _rounded(self.value),
-                "tokens": [
-                    {"position": at, "id": self.tokens[at].id, "token": self.tokens[at].label, "nats": _rounded(nats)}
-                    for at, nats in zip(self.chosen, self.token_log_probabilities, strict=True)
-                ],
-            },
+            **self.scored_json(),
             "by": self.by,
             "passages": [self._passage_json(place) for place in range(len(self.passages))],
             "lenses": {
@@ -266,37 +207,25 @@ class AnswerTrace:
                 for lens in self.lenses.values()
             },
             "absent": dict(self.absent),
-            "heads": [{**vars(one), "price": _rounded(one.price)} for one in self.heads],
+            "heads": [{**vars(one), "price": rounded(one.price)} for one in self.heads],
             "where": self.where,
             "how": self.how,
             "runs": self.runs,
             "mattered": list(self.mattered),
             "misleading": list(self.misleading),
             "agreements": [
-                {"lens": own.lens, "correlation": _rounded(own.correlation), "runs": own.runs}
-                for own in self.agreements
+                {"lens": own.lens, "correlation": rounded(own.correlation), "runs": own.runs} for own in self.agreements
             ],
-            "noise": _rounded(self.noise),
-            "cost": {
-                "forward": _rounded(self.cost.forward),
-                "backward": _rounded(self.cost.backward),
-                "budget": _rounded(self.cost.budget),
-                "seconds": _rounded(self.cost.seconds),
-            },
+            "noise": rounded(self.noise),
+            "cost": self.cost.to_json(),
         }
 
     def _passage_json(self, place: int) -> dict[str, Any]:
-        passage = self.passages[place]
-        first, last = self.tokens[passage.start], self.tokens[passage.stop - 1]
         return {
-            "number": place,
-            "tokens": [passage.start, passage.stop],
-            "span": [first.span[0], last.span[1]],
-            "label": passage.label,
-            "name": passage.name,
-            **{lens.name: _rounded(lens.values[place]) for lens in self.lenses.values()},
-            "measured": _rounded(self.measured[place]),
-            "evidence": _rounded(self.evidence[place]),
+            **self.place_json(place, self.passages[place]),
+            **{lens.name: rounded(lens.values[place]) for lens in self.lenses.values()},
+            "measured": rounded(self.measured[place]),
+            "evidence": rounded(self.evidence[place]),
         }
 
 
@@ -316,8 +245,3 @@ def _ranks(values: Numbers) -> Numbers:
         same = values == value
         ranks[same] = ranks[same].mean()
     return ranks
-
-
-def _rounded(value: float) -> float | None:
-    number = float(value)
-    return round(number, DECIMALS) if np.isfinite(number) else None

@@ -23,7 +23,7 @@ from torch import Tensor
 from wherefrom.checks import check_items
 from wherefrom.errors import InputError
 from wherefrom.evidence.ablations import Ablations, Ablator, Heads, How, require_cut, subsets
-from wherefrom.evidence.answered import Agreement, AnswerCost, AnswerTrace, HeadPrice, Lens, spearman
+from wherefrom.evidence.answered import Agreement, AnswerTrace, HeadPrice, Lens, spearman
 from wherefrom.evidence.edges import How as Price
 from wherefrom.evidence.gates import AT, gate_gradients
 from wherefrom.evidence.goal import AnswerGoal, Unit
@@ -32,6 +32,7 @@ from wherefrom.evidence.priced import Priced
 from wherefrom.evidence.prompted import Prompted, read_prompted
 from wherefrom.evidence.read_weights import read_weights
 from wherefrom.evidence.running import Runner, runner_of
+from wherefrom.evidence.scored_answer import AnswerCost
 from wherefrom.evidence.surrogate import fit
 from wherefrom.evidence.where import EVERYWHERE, Where, sizes_of
 from wherefrom.passages import Passage, passages

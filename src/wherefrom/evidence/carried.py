@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wherefrom.checks import whole
 from wherefrom.errors import InputError
+from wherefrom.evidence.scored_answer import rounded
 from wherefrom.evidence.without_heads import Head, Knockout
 from wherefrom.questions.answer import Answer, Column
 
@@ -29,7 +30,6 @@ RESAMPLED = 2000
 ENOUGH = 5
 """Cases from which on there is an interval."""
 TAILS = (0.025, 0.975)
-DECIMALS = 6
 RANKINGS = {
     "first order": "what the answer loses, to first order, if the head may not read the place",
     "retrieval": "of the answer's tokens in the place: share written while its largest weight lay on that token there",
@@ -54,7 +54,7 @@ class Mean(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as what `json.dumps` takes."""
-        return {"mean": _rounded(self.value), "interval": _interval(self.low, self.high)}
+        return {"mean": rounded(self.value), "interval": _interval(self.low, self.high)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +139,14 @@ class Together:
             "heads": [list(head) for head in self.heads],
             "effect": self.effect.to_json(),
             "answered": int(self.answered.sum()),
-            "ordinary": _rounded(self.ordinary),
-            "lost": [_rounded(value) for value in self.lost],
+            "ordinary": rounded(self.ordinary),
+            "lost": [rounded(value) for value in self.lost],
             "others": {
                 "draws": [[list(head) for head in heads] for heads in self.others],
                 "effect": self.others_effect.to_json(),
-                "answered": _rounded(float(self.others_answered.sum(axis=1).mean())),
-                "ordinary": [_rounded(value) for value in self.others_ordinary],
-                "lost": [[_rounded(value) for value in own] for own in self.others_lost],
+                "answered": rounded(float(self.others_answered.sum(axis=1).mean())),
+                "ordinary": [rounded(value) for value in self.others_ordinary],
+                "lost": [[rounded(value) for value in own] for own in self.others_lost],
             },
             "ratio": self.ratio.to_json(),
         }
@@ -288,13 +288,13 @@ class Carriers:
                 {
                     "layer": layer,
                     "head": head,
-                    **{name: _rounded(values[place]) for name, values in self.scores.items()},
+                    **{name: rounded(values[place]) for name, values in self.scores.items()},
                 }
                 for place, (layer, head) in enumerate(self.heads)
             ],
             "found_on": self.found_on,
             "cases": [
-                {"family": family, "before": _rounded(value), "answered": bool(answered)}
+                {"family": family, "before": rounded(value), "answered": bool(answered)}
                 for family, value, answered in zip(self.families, self.before, self.answered, strict=True)
             ],
             "sets": [
@@ -313,13 +313,13 @@ class Carriers:
                 }
                 for own in self.sets
             ],
-            "ordinary": {"tokens": self.ordinary_tokens, "nats": _rounded(self.ordinary_nats)},
+            "ordinary": {"tokens": self.ordinary_tokens, "nats": rounded(self.ordinary_nats)},
             "measured": MEASURED,
-            "noise": _rounded(self.noise),
+            "noise": rounded(self.noise),
             "cost": {
                 "forward": self.cost.forward,
                 "backward": self.cost.backward,
-                "seconds": _rounded(self.cost.seconds),
+                "seconds": rounded(self.cost.seconds),
             },
         }
 
@@ -372,9 +372,4 @@ def _cell(value: float) -> float | None:
 
 
 def _interval(low: float, high: float) -> list[float | None] | None:
-    return None if np.isnan(low) else [_rounded(low), _rounded(high)]
-
-
-def _rounded(value: float) -> float | None:
-    number = float(value)
-    return round(number, DECIMALS) if np.isfinite(number) else None
+    return None if np.isnan(low) else [rounded(low), rounded(high)]

@@ -37,7 +37,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from wherefrom.attention import Mask
 from wherefrom.capture.fused import STRIP, Limits, attend, merge
 from wherefrom.checks import check_items, check_kind
 from wherefrom.errors import InputError, RecordingError
@@ -214,7 +213,7 @@ def _strip(one: Executed, gates: Gates, own: Tensor, rows: range) -> Tensor:
     """Return the outputs [B, H, R, V] of some rows; `own` has log m of each passage and 0 behind them."""
     reached = [mask.reach(row, gates.length) for mask in one.masks for row in (rows[0], rows[-1])]
     columns = range(min(reach.start for reach in reached), max(1, *(reach.stop for reach in reached)))
-    permitted = _permitted(one.masks, rows, columns).to(one.q.device)  # B|1 H|1 R S'
+    permitted = one.permitted((rows, columns))  # B|1 H|1 R S'
     along, down = slice(columns.start, columns.stop), slice(rows.start, rows.stop)
     passage = gates.columns.to(one.q.device)
     inside = (passage[down, None] == passage[None, along]) & (passage[along] < len(gates))  # R S'
@@ -225,14 +224,6 @@ def _strip(one: Executed, gates: Gates, own: Tensor, rows: range) -> Tensor:
     q, k, v = one.q[:, :, down], one.k[:, :, along], one.v[:, :, along]
     limits = Limits.of_permitted(permitted, q, added=added)
     return attend(q, k, v, limits=limits, scale=one.scale, softcap=one.softcap, sinks=one.sinks).output
-
-
-def _permitted(masks: Sequence[Mask], rows: range, columns: range) -> Tensor:
-    """Return who may read whom, bool [B or 1, H or 1, R, S'], of some rows and columns."""
-    maps = [torch.from_numpy(mask.permitted(rows, columns)) for mask in masks]
-    shaped = [own if own.ndim == 4 else own.reshape(1, -1, *own.shape[-2:]) for own in maps]
-    heads = max(own.shape[1] for own in shaped)
-    return torch.cat([own.expand(-1, heads, -1, -1) for own in shaped])
 
 
 class _Gated(torch.autograd.Function):

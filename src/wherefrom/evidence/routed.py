@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from wherefrom.evidence.answered import DECIMALS, AnswerCost
+from wherefrom.evidence.scored_answer import AnswerCost, ScoredAnswer, rounded
 from wherefrom.passages import Passage
 from wherefrom.questions.answer import Answer, Column
-from wherefrom.tokens import Tokens
 
 SCHEMA = "wherefrom.routes/1"
 EXACTNESS = (
@@ -79,19 +78,10 @@ class Route:
 
 
 @dataclass(frozen=True, eq=False)
-class RouteTrace:
+class RouteTrace(ScoredAnswer):
     """The strongest routes from a passage of a prompt to an answer.
 
     Attributes:
-        model: the model's name.
-        fingerprint: of its weights.
-        tokens: prompt and answer.
-        first: the position of the answer's first token.
-        written: whether the model wrote the answer itself.
-        chosen: positions of the answer's tokens that count.
-        token_log_probabilities: of each of these.
-        unit: of every value: "log-odds" or "log-probability".
-        value: the answer's, nothing knocked out.
         found_by: "given", or "gate": the passage whose gate gradient is the largest.
         relays: what relays are: "word", "token" and so on.
         depth: the most steps that a route may have.
@@ -110,15 +100,6 @@ class RouteTrace:
         cost: what was run.
     """
 
-    model: str
-    fingerprint: str
-    tokens: Tokens
-    first: int
-    written: bool
-    chosen: tuple[int, ...]
-    token_log_probabilities: tuple[float, ...]
-    unit: str
-    value: float
     found_by: str
     relays: str
     depth: int
@@ -134,12 +115,6 @@ class RouteTrace:
     alone: bool
     noise: float
     cost: AnswerCost
-
-    @property
-    def answer(self) -> str:
-        """The answer's text."""
-        spans = [token.span for token in self.tokens.items[self.first :]]
-        return self.tokens.text[spans[0][0] : spans[-1][1]]
 
     @property
     def passage(self) -> Passage:
@@ -215,19 +190,7 @@ class RouteTrace:
         last = len(self.places) - 1
         return {
             "schema": SCHEMA,
-            "model": {"name": self.model, "fingerprint": self.fingerprint},
-            "text": self.tokens.text,
-            "answer": {
-                "text": self.answer,
-                "first": self.first,
-                "written": self.written,
-                "unit": self.unit,
-                "value": _rounded(self.value),
-                "tokens": [
-                    {"position": at, "id": self.tokens[at].id, "token": self.tokens[at].label, "nats": _rounded(nats)}
-                    for at, nats in zip(self.chosen, self.token_log_probabilities, strict=True)
-                ],
-            },
+            **self.scored_json(),
             "found_by": self.found_by,
             "relays": self.relays,
             "depth": self.depth,
@@ -237,14 +200,14 @@ class RouteTrace:
                     "source": step.source,
                     "reader": step.reader,
                     "then": step.then,
-                    "price": _rounded(step.price),
-                    "effect": _rounded(step.effect),
+                    "price": rounded(step.price),
+                    "effect": rounded(step.effect),
                     "heads": [
                         {
                             "layer": own.layer,
                             "head": own.head,
-                            "price": _rounded(own.price),
-                            "effect": _rounded(own.effect),
+                            "price": rounded(own.price),
+                            "effect": rounded(own.effect),
                         }
                         for own in step.heads
                     ],
@@ -255,38 +218,22 @@ class RouteTrace:
                 {
                     "steps": list(route.steps),
                     "places": list(route.places),
-                    "effect": _rounded(route.effect),
-                    "share": _rounded(self.of_total(route.effect)),
+                    "effect": rounded(route.effect),
+                    "share": rounded(self.of_total(route.effect)),
                 }
                 for route in self.routes
             ],
-            "total": _rounded(self.total),
-            "joint": _rounded(self.joint),
-            "share": _rounded(self.share),
-            "kept": _rounded(self.kept),
-            "named": _rounded(self.named),
+            "total": rounded(self.total),
+            "joint": rounded(self.joint),
+            "share": rounded(self.share),
+            "kept": rounded(self.kept),
+            "named": rounded(self.named),
             "measured": self.measured,
-            "largest_left": _rounded(self.largest_left),
-            "noise": _rounded(self.noise),
-            "cost": {
-                "forward": _rounded(self.cost.forward),
-                "backward": _rounded(self.cost.backward),
-                "budget": _rounded(self.cost.budget),
-                "seconds": _rounded(self.cost.seconds),
-            },
+            "largest_left": rounded(self.largest_left),
+            "noise": rounded(self.noise),
+            "cost": self.cost.to_json(),
         }
 
     def _place(self, number: int, last: int) -> dict[str, Any]:
-        place = self.places[number]
-        return {
-            "number": number,
-            "kind": "passage" if number == 0 else "answer" if number == last else "relay",
-            "tokens": [place.start, place.stop],
-            "span": [self.tokens[place.start].span[0], self.tokens[place.stop - 1].span[1]],
-            "label": place.label,
-            "name": place.name,
-        }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(float(value), DECIMALS)
+        kind = "passage" if number == 0 else "answer" if number == last else "relay"
+        return {"kind": kind, **self.place_json(number, self.places[number])}

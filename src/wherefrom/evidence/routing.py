@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 from wherefrom.checks import whole
 from wherefrom.errors import InputError
-from wherefrom.evidence.answered import AnswerCost
 from wherefrom.evidence.answering import divided
 from wherefrom.evidence.gates import gate_gradients
 from wherefrom.evidence.goal import AnswerGoal, Unit
@@ -28,6 +27,7 @@ from wherefrom.evidence.prompted import Prompted, read_prompted
 from wherefrom.evidence.route_search import Node, Prices, Search, relays_of
 from wherefrom.evidence.routed import Route, RouteTrace, Step, StepHead
 from wherefrom.evidence.running import Runner, runner_of
+from wherefrom.evidence.scored_answer import AnswerCost
 from wherefrom.passages import Mark, Passage, passages
 from wherefrom.spans import Tokens
 
