@@ -44,7 +44,7 @@ def learned(row: Mapping[str, Any]) -> dict[str, Floats]:
     """Return the fits of a prompt's own runs, by name: ours, with the gates' scores as a prior, and the lasso."""
     parts, found = len(row["loo"]), dict[str, Floats]()
     loo, train = np.array(row["loo"]), np.array(row["train"])
-    priors = {"1 + 1": np.array(row["lenses"]["gate 0.15"]), "3 + 3": three_gates(row)}
+    priors = {"1 + 1": np.array(row["lenses"]["gate 0.6"]), "3 + 3": three_gates(row)}
     for runs in LASSO:
         weights, _ = lasso(choices_to_learn(parts, row["seed"])[:runs], train[:runs], tokens=row["answer"])
         found[f"lasso, {runs} runs"] = weights
@@ -59,8 +59,8 @@ def learned(row: Mapping[str, Any]) -> dict[str, Floats]:
 
 
 def three_gates(row: Mapping[str, Any]) -> Floats:
-    """Return the gates' scores at 1, 0.3 and 0.1, added."""
-    return np.sum([row["lenses"][f"gate {m}"] for m in ("1", "0.3", "0.1")], axis=0)
+    """Return the scores of gates at 0.4, 0.7 and 0.9, added."""
+    return np.sum([row["lenses"][f"gate {m}"] for m in ("0.4", "0.7", "0.9")], axis=0)
 
 
 def order_of(scores: Sequence[float] | Floats) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 import wherefrom
 from benchmarks.choices import choices_to_learn, choices_to_test, learned, order_of, steps_of, three_gates
-from benchmarks.lenses import scored
+from benchmarks.lenses import gated, scored
 from benchmarks.prompts import FAMILIES, Prompt
 from benchmarks.report import plot, table
 from wherefrom.evidence.ablations import Ablator
@@ -47,7 +47,8 @@ CURVES = (
     "gradient x input",
     "integrated gradients",
     "score gradient",
-    "gate 0.15",
+    "score gate 0.15",
+    "gate 0.6",
 )
 """Lenses in whose order parts are taken away one after the other, beside what is measured and fitted."""
 FITTED = ("gates 1 + 1 and 32 runs", "lasso, 32 runs")
@@ -94,15 +95,20 @@ def read(runner: OwnRunner, prompt: Prompt, by: str) -> tuple[AnswerGoal, tuple[
 
 
 def renewed(runner: OwnRunner, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a measured line with every curve in the order of what its lens says now."""
-    curves = row.get("curves") or {}
-    ranked = _ranked(row)
-    stale = {name for name, curve in curves.items() if order_of(ranked[name]).tolist() != curve["order"]}
-    if not stale:
+    """Return a measured line with the gates' lenses, if it lacks them, and every curve in the order that it has now."""
+    asked = None
+    if "gate 0.6" not in row["lenses"]:
+        asked = read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])
+        own = {name: one.scores for name, one in gated(runner, *asked).items()}
+        row = {**row, "lenses": _plain({**row["lenses"], **own})}
+    if "curves" not in row:
         return dict(row)
-    goal, parts = read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])
-    found = _along(Ablator(runner, goal, parts), {name: ranked[name] for name in ranked if name in stale})
-    return {**row, "curves": curves | found}
+    ranked = _ranked(row)
+    kept = {name: curve for name, curve in row["curves"].items() if order_of(ranked[name]).tolist() == curve["order"]}
+    if len(kept) < len(ranked):
+        ablator = Ablator(runner, *(asked or read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])))
+        kept |= _along(ablator, {name: own for name, own in ranked.items() if name not in kept})
+    return {**row, "curves": {name: kept[name] for name in ranked}}
 
 
 def _curves(ablator: Ablator, row: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:

@@ -32,8 +32,10 @@ from wherefrom.passages import Passage
 Floats = NDArray[np.float64]
 STEPS = 8
 """Of integrated gradients."""
-GATES = (0.3, 0.15, 0.1)
-"""Beside 1, which is the score gradient summed over all readers."""
+GATES = (0.6, 0.4, 0.7, 0.9)
+"""On weights; the first is the one that was chosen, the others are added up where there are three passes of each."""
+SCORE_GATES = (1.0, 0.3, 0.15, 0.1)
+"""On scores; 1 is the score gradient summed over all readers."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,17 @@ def scored(runner: OwnRunner, goal: Goal, passages: Sequence[Passage]) -> dict[s
         "direct": Scored(priced.passages(passages, "direct"), 2, 1),
         "closed form": Scored(priced.passages(passages, "closed form", rows=rows), 1, 1),
         "score gradient": Scored(priced.passages(passages, "score gradient", rows=rows), 1, 1),
-        "gate 1": Scored(priced.passages(passages, "score gradient"), 1, 1),
+        "score gate 1": Scored(priced.passages(passages, "score gradient"), 1, 1),
     }
-    for m in GATES:
-        found[f"gate {m}"] = Scored(gate_gradients(runner, goal, passages, at=(m,)).scores, 1, 1)
-    return found
+    for m in SCORE_GATES[1:]:
+        found[f"score gate {m:g}"] = Scored(gate_gradients(runner, goal, passages, at=(m,), kind="scores").scores, 1, 1)
+    return found | gated(runner, goal, passages)
+
+
+def gated(runner: OwnRunner, goal: Goal, passages: Sequence[Passage]) -> dict[str, Scored]:
+    """Return the gates on weights; 0 of a passage that has none, being the first token alone."""
+    each = {m: gate_gradients(runner, goal, passages, at=(m,)).scores for m in GATES}
+    return {f"gate {m:g}": Scored(np.nan_to_num(scores), 1, 1) for m, scores in each.items()}
 
 
 def rollout(priced: Priced) -> Floats:

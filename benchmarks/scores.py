@@ -3,6 +3,9 @@
 - LDS, the linear datamodeling score: Spearman's correlation, over random subsets of kept parts, of the answer's
   measured log-odds with the sum of a lens's scores of the parts that were kept (Park et al. 2023, "TRAK"; for contexts
   Cohen-Wang et al. 2024, "ContextCite").
+- LDS within: the same over those of the runs in which the parts that hold the answer were kept. Most of a prompt's
+  log-odds hang on these, so that a lens which finds them and nothing else has a high LDS; this says how it ranks what
+  is left.
 - top-k drop: by how much the answer's log-probability falls when a lens's k strongest parts are gone, in nats.
 - RISE: the area under the answer's log-probability as parts go in a lens's order, scaled to fall from 1 to 0 and never
   to rise (Petsiuk et al. 2018, "RISE"; scaled as by Walker et al. 2024). Lower is better.
@@ -70,14 +73,24 @@ def scores_of(row: Mapping[str, Any]) -> dict[str, Floats]:
     """Return what every lens says of a prompt's parts, [P] each; random numbers among them, for comparison."""
     drawn = np.random.default_rng(row["seed"]).normal(size=len(row["loo"]))
     own = {name: np.array(scores) for name, scores in row["lenses"].items()}
+    strongest = np.zeros(len(drawn))
+    strongest[own["gate 0.6"].argmax()] = 1.0
     fixed = {"random": drawn, **own, "leave one out": np.array(row["loo"]), "gates 3 + 3": three_gates(row)}
+    fixed["gate 0.6, its first alone"] = strongest
     return fixed | learned(row)
 
 
-def lds(row: Mapping[str, Any], scores: Floats) -> float:
-    """Return the linear datamodeling score of one prompt; NaN where all runs gave the same."""
+def lds(row: Mapping[str, Any], scores: Floats, *, within: Sequence[int] = ()) -> float:
+    """Return the linear datamodeling score of one prompt; NaN where all runs gave the same.
+
+    Args:
+        row: a measured prompt.
+        scores: [P], of a lens.
+        within: only runs that kept all of these parts.
+    """
     kept = choices_to_test(len(scores), row["seed"])
-    return spearman(kept @ scores, np.array(row["test"]))
+    counts = kept[:, list(within)].all(axis=1)
+    return spearman(np.asarray(kept[counts] @ scores, np.float64), np.array(row["test"])[counts])
 
 
 def log_p(log_odds: Sequence[float] | Floats) -> Floats:
@@ -135,6 +148,8 @@ def judge(row: Mapping[str, Any]) -> Judged:
     """Return all scores of a measured prompt."""
     scores = scores_of(row)
     figures: dict[str, dict[str, float]] = {"LDS": {name: lds(row, own) for name, own in scores.items()}}
+    if row.get("holds"):
+        figures["LDS within"] = {name: lds(row, own, within=row["holds"]) for name, own in scores.items()}
     for name in row.get("curves") or ():
         rise, mas = areas(row, name, scores[name])
         own = {f"top-{k} drop": drop(row, name, scores[name], k) for k in TOP} | {"RISE": rise, "MAS": mas}

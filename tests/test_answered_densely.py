@@ -24,7 +24,7 @@ import wherefrom
 from wherefrom.model.store import default_folder
 
 CLOSE = 1e-4
-GATE = 0.15
+GATE = 0.6
 ENOUGH = 8
 """Runs from which on they say how well each lens ranks them."""
 FEW, MANY = 7.2, 11.0
@@ -58,7 +58,10 @@ CASES: list[tuple[Any, int, int, dict[str, Any]]] = [
 
 @dataclass
 class Call:
-    """A layer's attention: a [B, H, n, n], v and y [B, H, n, V], float64; y has a gradient after the backward pass."""
+    """A layer's attention: a [B, H, n, n], v and y [B, H, n, V], float64; y has a gradient after the backward pass.
+
+    Where rows are changed, a is what they were before.
+    """
 
     a: Tensor
     v: Tensor
@@ -78,8 +81,16 @@ class Dense:
     def of(self, layer: int, name: str) -> Tensor:
         return self.weights[f"model.layers.{layer}.{name}.weight"]
 
-    def stream(self, ids: Tensor, added: Callable[[int], Tensor]) -> tuple[Tensor, list[Call]]:
-        """Return the residual stream [B, n, M] after the last layer; `added` [B, H, n, n] goes onto its scores."""
+    def stream(
+        self,
+        ids: Tensor,
+        added: Callable[[int], Tensor],
+        changed: Callable[[int, Tensor, Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, list[Call]]:
+        """Return the residual stream [B, n, M] after the last layer; `added` [B, H, n, n] goes onto its scores.
+
+        `changed` is given a layer, its scores and its weights, and returns other weights.
+        """
         x = self.weights["model.embed_tokens.weight"][ids].requires_grad_(torch.is_grad_enabled())
         calls = []
         for layer in range(self.layers):
@@ -89,8 +100,9 @@ class Dense:
             k, v = (one.repeat_interleave(self.heads // one.shape[1], dim=1) for one in (k, v))
             scores = q @ k.transpose(-1, -2) / self.size**0.5 + added(layer)
             later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-            a = torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
-            y = a @ v
+            scores = scores.masked_fill(later, -torch.inf)
+            a = torch.softmax(scores, dim=-1)
+            y = (a if changed is None else changed(layer, scores, a)) @ v
             if y.requires_grad:
                 y.retain_grad()
             calls.append(Call(a, v, y))
@@ -192,31 +204,42 @@ class Edges:
 
 def edges(dense: Dense, asked: Asked) -> Edges:
     """Return prices, of the text as it is and of one behind gates, the two side by side in one backward pass."""
-    logs = torch.full((dense.layers, dense.heads, len(asked.spans)), GATE, dtype=torch.float64).log().requires_grad_()
+    reads = asked.reads.clone()
+    reads[:, :, 0] = False  # the first token has no gate
 
-    def gated(layer: int) -> Tensor:
-        own = torch.einsum("hp,pij->hij", logs[layer] * asked.chosen[layer][:, None], asked.reads.double())
-        return torch.stack([torch.zeros_like(own), own])
+    def half_shut(layer: int, scores: Tensor, a: Tensor) -> Tensor:
+        """The second text's rows: m of them as they are, the rest of what they are without gated sources."""
+        rest = torch.softmax(scores[1].masked_fill(reads.any(dim=0), -torch.inf), dim=-1)
+        shut = torch.where(asked.chosen[layer][:, None, None], GATE * a[1] + (1 - GATE) * rest, a[1])
+        return torch.stack([a[0], shut])
 
-    x, calls = dense.stream(torch.tensor([asked.ids, asked.ids]), gated)
+    x, calls = dense.stream(torch.tensor([asked.ids, asked.ids]), nothing, half_shut)
     logits = dense.logits(x[:, asked.rows])
     (asked.value(logits[0]) + asked.value(logits[1])).backward()
     stream = x[0, asked.rows].detach().requires_grad_()
     held = (stream.square().mean(dim=-1, keepdim=True) + dense.config["rms_norm_eps"]).rsqrt().detach()
     (u,) = torch.autograd.grad(asked.value(dense.logits(stream, held)), stream)
     found: dict[str, list[Tensor]] = {"weight": [], "moved": [], "attribution": [], "closed form": [], "direct": []}
+    gates = []
     for layer, call in enumerate(calls):
+        shut = (one[1].detach() for one in (call.a, call.v, call.y, call.y.grad))
+        own = score_gradients(*shut) * asked.chosen[layer][:, None, None]
+        gates.append(torch.einsum("hij,pij->hp", own, reads.double()))
         a, v, y, g = (one[0].detach() for one in (call.a, call.v, call.y, call.y.grad))
         projection = dense.of(layer, "self_attn.o_proj").double().unflatten(1, (dense.heads, -1))  # M H V
         moved = torch.einsum("mhv,hjv->hjm", projection, v).norm(dim=-1)  # H n
-        score = a * (g @ v.transpose(-1, -2) - (g * y).sum(dim=-1, keepdim=True))
+        score = score_gradients(a, v, y, g)
         direct = torch.zeros_like(a)
         direct[:, asked.rows] = torch.einsum("rm,mhv,hjv->hrj", u.double(), projection, v)
         each = [a, a * moved[:, None], score, torch.where(a < 1, score / (1 - a), 0.0), a * direct]
         for own, prices in zip(found.values(), each, strict=True):
             own.append(prices * asked.chosen[layer][:, None, None])
-    assert logs.grad is not None
-    return Edges({name: torch.stack(own) for name, own in found.items()}, logs.grad / GATE, logits[0].detach())
+    return Edges({name: torch.stack(own) for name, own in found.items()}, torch.stack(gates), logits[0].detach())
+
+
+def score_gradients(a: Tensor, v: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    """Return a_ij g_i . (v_j - y_i), [H, n, n]."""
+    return a * (g @ v.transpose(-1, -2) - (g * y).sum(dim=-1, keepdim=True))
 
 
 def summed(asked: Asked, lens: str, prices: Tensor) -> np.ndarray:

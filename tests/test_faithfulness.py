@@ -188,7 +188,7 @@ def test_the_lasso_is_the_solution_of_its_own_conditions():
 def test_what_is_learned_finds_the_parts_that_matter():
     true = np.array([4.0, 0.0, 0.0, 1.0, 0.0, 0.0])
     prior = true + 0.3 * np.random.default_rng(0).normal(size=PARTS)
-    lenses = {name: prior.tolist() for name in ("gate 1", "gate 0.3", "gate 0.15", "gate 0.1")}
+    lenses = {name: prior.tolist() for name in ("gate 0.6", "gate 0.4", "gate 0.7", "gate 0.9")}
     runs = choices_to_learn(PARTS, 0)
     row = {"seed": 0, "whole": 5.0, "loo": true, "train": runs @ true, "lenses": lenses, "answer": 1}
     found = learned(row)
@@ -215,7 +215,7 @@ def test_a_prompt_is_measured_kept_and_told(tmp_path, capsys, monkeypatch):
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [row["seed"] for row in rows] == [0, 1]
     own = judge(rows[0])
-    assert set(own.figures) == {"LDS", "RISE", "MAS", "top-1 drop", "top-3 drop"}
+    assert set(own.figures) == {"LDS", "LDS within", "RISE", "MAS", "top-1 drop", "top-3 drop"}
     assert own.figures["top-1 drop"]["leave one out"] == pytest.approx(
         float(log_p([rows[0]["whole"]])[0] - log_p([rows[0]["whole"] - max(rows[0]["loo"])])[0]), abs=1e-4
     )

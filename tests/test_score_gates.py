@@ -1,4 +1,4 @@
-"""Gates on passages against a dense twin in double precision, against finite differences, and the fast way against the
+"""Gates on scores against a dense twin in double precision, against finite differences, and the fast way against the
 slow one."""
 
 from __future__ import annotations
@@ -22,21 +22,17 @@ import wherefrom
 from hf_small import IDS, made
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError, RecordingError
-from wherefrom.evidence import gates as module
-from wherefrom.evidence.gates import (
-    Gates,
-    attend_gated,
-    attend_gated_fast,
-    attend_gated_in_strips,
-    gate_gradients,
-)
+from wherefrom.evidence import score_gates as module
+from wherefrom.evidence.gated import Gates
+from wherefrom.evidence.gates import gate_gradients
 from wherefrom.evidence.goal import AnswerGoal, Goal
 from wherefrom.evidence.running import Executed, Runner, runner_of
+from wherefrom.evidence.score_gates import attend_by_scores, attend_by_scores_fast, attend_by_scores_in_strips
 from wherefrom.passages import Passage
 
 Ways = {
-    "fast": attend_gated_fast,
-    "strips": lambda one, gates, logs: attend_gated_in_strips(one, gates, logs, strip=5),
+    "fast": attend_by_scores_fast,
+    "strips": lambda one, gates, logs: attend_by_scores_in_strips(one, gates, logs, strip=5),
 }
 each_way = pytest.mark.parametrize("way", Ways.values(), ids=Ways)
 
@@ -191,7 +187,7 @@ def test_gradients_are_those_of_the_function_itself() -> None:
     c = CASES["odd sizes, two texts"](dtype=torch.float64, per_head=True)
 
     def outputs(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-        return attend_gated(Executed(0, "one", 0, q, k, v, (Mask(),), c.scale), c.gates, m)
+        return attend_by_scores(Executed(0, "one", 0, q, k, v, (Mask(),), c.scale), c.gates, m)
 
     inputs = tuple(x.clone().requires_grad_() for x in (c.q, c.k, c.v, c.m))
     assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
@@ -200,8 +196,8 @@ def test_gradients_are_those_of_the_function_itself() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
     c = CASES["9 heads on 3"](dtype=dtype)
-    found = through(c, attend_gated_fast)
-    single = through(replace(c, q=c.q.float(), k=c.k.float(), v=c.v.float(), g=c.g.float()), attend_gated_fast)
+    found = through(c, attend_by_scores_fast)
+    single = through(replace(c, q=c.q.float(), k=c.k.float(), v=c.v.float(), g=c.g.float()), attend_by_scores_fast)
     assert [x.dtype for x in found] == [dtype] * 4 + [torch.float64]
     for half, wide in zip(found[:4], single[:4], strict=True):
         assert torch.equal(half, wide.to(dtype))
@@ -252,7 +248,7 @@ def test_any_other_call_is_the_whole_map_with_its_bias(name: str, per_head: bool
         return one.attend(added=added).output
 
     def strips(m: Tensor) -> Tensor:
-        return attend_gated_in_strips(one, c.gates, torch.log(m), strip=7)
+        return attend_by_scores_in_strips(one, c.gates, torch.log(m), strip=7)
 
     (y, m), (right, m_right) = ((way(m), m) for way in (strips, whole) for m in [c.m.clone().requires_grad_()])
     torch.testing.assert_close(y, right, rtol=1e-12, atol=1e-13)
@@ -281,10 +277,10 @@ def test_nothing_grows_with_the_square_of_the_length() -> None:
     for per_head in (False, True):
         c = case((1, 4, 2, 2048, 8, 8), ranges, per_head=per_head)
         with Largest() as fast:
-            through(c, attend_gated_fast)
+            through(c, attend_by_scores_fast)
         assert fast.size <= 2 * 4 * 2048 * 16  # q with its coordinate, once more for rows behind shorter passages
         with Largest() as slow:
-            through(c, attend_gated_in_strips)
+            through(c, attend_by_scores_in_strips)
         assert slow.size <= 4 * 2048 * module.STRIP  # a strip's scores
 
 
@@ -306,7 +302,7 @@ def value(runner: Runner, goal: Goal, passages: Sequence[Passage], m: Sequence[f
     gates, given = Gates(tuple(passages), len(goal.ids)), torch.tensor(m, dtype=torch.float64)
     with torch.no_grad():
         logits = runner.logits(
-            torch.tensor([goal.ids]), goal.rows, attention=lambda one: attend_gated(one, gates, given)
+            torch.tensor([goal.ids]), goal.rows, attention=lambda one: attend_by_scores(one, gates, given)
         )
         return float(goal.value(logits)[0])
 
@@ -334,7 +330,7 @@ def test_every_passage_against_finite_differences(
 ) -> None:
     if way == "strips":
         monkeypatch.setattr(module, "is_fast", lambda one: False)
-    found = gate_gradients(double, GOAL, PARTS, at=(m,))
+    found = gate_gradients(double, GOAL, PARTS, at=(m,), kind="scores")
     step = 1e-3 * min(1.0, 4 * m)
     expected = slopes(double, GOAL, PARTS, m, step)
     # The differences' own error: of fourth order in the step, as half the step shows; and rounding over the step.
@@ -346,9 +342,9 @@ def test_every_passage_against_finite_differences(
 
 def test_the_fast_way_is_the_slow_one(small: wherefrom.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_of(small)
-    fast = gate_gradients(runner, GOAL, PARTS, at=(1.0, 0.3, 0.1), per_head=True)
+    fast = gate_gradients(runner, GOAL, PARTS, at=(1.0, 0.3, 0.1), per_head=True, kind="scores")
     monkeypatch.setattr(module, "is_fast", lambda one: False)
-    slow = gate_gradients(runner, GOAL, PARTS, at=(1.0, 0.3, 0.1), per_head=True)
+    slow = gate_gradients(runner, GOAL, PARTS, at=(1.0, 0.3, 0.1), per_head=True, kind="scores")
     assert fast.per_call is not None
     assert slow.per_call is not None
     np.testing.assert_allclose(fast.values, slow.values, rtol=1e-4)
@@ -358,9 +354,15 @@ def test_the_fast_way_is_the_slow_one(small: wherefrom.LanguageModel, monkeypatc
 def test_heads_add_up_and_gates_add_up(double: Runner) -> None:
     told: list[tuple[int, int]] = []
     together = gate_gradients(
-        double, GOAL, PARTS, at=(1, 0.2), per_head=True, progress=lambda done, total: told.append((done, total))
+        double,
+        GOAL,
+        PARTS,
+        at=(1, 0.2),
+        per_head=True,
+        progress=lambda done, total: told.append((done, total)),
+        kind="scores",
     )
-    alone = [gate_gradients(double, GOAL, PARTS, at=(m,)) for m in (1, 0.2)]
+    alone = [gate_gradients(double, GOAL, PARTS, at=(m,), kind="scores") for m in (1, 0.2)]
     assert told == [(1, 2), (2, 2)]
     assert together.per_call is not None
     assert together.per_call.shape == (3, 6, 3)
@@ -375,15 +377,18 @@ def test_heads_add_up_and_gates_add_up(double: Runner) -> None:
 
 
 def test_what_is_printed(double: Runner) -> None:
-    found = gate_gradients(double, GOAL, [replace(one, label=f"part {one.start}") for one in PARTS])
+    found = gate_gradients(double, GOAL, [replace(one, label=f"part {one.start}") for one in PARTS], kind="scores")
     lines = str(found).splitlines()
     assert len(found) == 3
     assert found.order[0] == int(np.argmax(found.scores))
-    assert lines[0] == "gate gradients, log-odds per unit of gate, all gates at 0.15; positive: the passage helps"
+    assert (
+        lines[0]
+        == "gate gradients, log-odds per unit of gate, all gates on scores at 0.15; positive: the passage helps"
+    )
     assert lines[1].startswith(f"{found.scores[found.order[0]]:+10.4f}  ")
     assert "part " in lines[1]
     assert lines[4].startswith("estimated, to first order; 1 forward + 1 backward, ")
-    many = gate_gradients(double, GOAL, [Passage(i, i + 1, str(i)) for i in range(30)])
+    many = gate_gradients(double, GOAL, [Passage(i, i + 1, str(i)) for i in range(30)], kind="scores")
     assert "20 between" in str(many)
 
 
@@ -420,7 +425,7 @@ HF = ["gemma2", "gpt_oss", "mistral", "llama", "gpt2", "deepseek_v3"]
 @pytest.mark.parametrize("name", HF)
 def test_a_model_of_transformers_against_finite_differences(name: str) -> None:
     runner = runner_of(in_double(name))
-    found = gate_gradients(runner, HF_GOAL, HF_PARTS, at=(0.2,), per_head=True)
+    found = gate_gradients(runner, HF_GOAL, HF_PARTS, at=(0.2,), per_head=True, kind="scores")
     expected = slopes(runner, HF_GOAL, HF_PARTS, 0.2, 2e-3)
     # What is left of single precision in the models (angles of positions are constants; tables of experts, softmaxes).
     assert np.abs(found.scores - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
@@ -434,7 +439,7 @@ def test_which_calls_go_which_way(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in HF:
         ways = seen[name] = []
         monkeypatch.setattr(module, "is_fast", lambda one, ways=ways: (ways.append(whole(one)), ways[-1])[1])
-        gate_gradients(runner_of(made(name)[0]), HF_GOAL, HF_PARTS)
+        gate_gradients(runner_of(made(name)[0]), HF_GOAL, HF_PARTS, kind="scores")
     assert seen["llama"] == seen["gpt2"] == seen["deepseek_v3"] == [True, True]
     assert seen["gemma2"] == seen["gpt_oss"] == seen["mistral"] == [False, False]
 
@@ -449,7 +454,7 @@ def test_the_weights_stay_as_they_are(name: str) -> None:
     last.grad = torch.ones_like(last)
     flags = {name: one.requires_grad for name, one in parameters.items()}
     with torch.inference_mode():
-        gate_gradients(runner_of(model), HF_GOAL, HF_PARTS)
+        gate_gradients(runner_of(model), HF_GOAL, HF_PARTS, kind="scores")
     assert {name: one.requires_grad for name, one in parameters.items()} == flags
     assert all(one.grad is None for one in parameters.values() if one is not last)
     assert torch.equal(last.grad, torch.ones_like(last))
@@ -470,7 +475,7 @@ def test_no_gradient_is_computed_for_weights(monkeypatch: pytest.MonkeyPatch) ->
 
     runner = runner_of(model)
     with Products():
-        gate_gradients(runner, HF_GOAL, HF_PARTS)
+        gate_gradients(runner, HF_GOAL, HF_PARTS, kind="scores")
     assert formed
     assert not {*formed, *(shape[::-1] for shape in formed)} & (shapes - {(32, 32)})
 
@@ -510,7 +515,7 @@ def test_passages_that_cannot_have_gates(passages: Any, says: str) -> None:
 @pytest.mark.parametrize("at", [(0.0,), (0.5, 1.01), (-1,), (float("nan"),), (True,), ("0.1",), (), 0.15, "0.1"])
 def test_gates_out_of_range(double: Runner, at: Any) -> None:
     with pytest.raises(InputError, match=r"above 0, up to 1"):
-        gate_gradients(double, GOAL, PARTS, at=at)
+        gate_gradients(double, GOAL, PARTS, at=at, kind="scores")
 
 
 def test_a_call_that_cannot_have_gates() -> None:
@@ -518,21 +523,21 @@ def test_a_call_that_cannot_have_gates() -> None:
     one = Executed(0, "one", 0, c.q, c.k, c.v, (Mask(),), c.scale)
     for m in (0.0, 1.5, torch.tensor([[0.5], [2.0]])):
         with pytest.raises(InputError, match="above 0, up to 1"):
-            attend_gated(one, c.gates, m)
+            attend_by_scores(one, c.gates, m)
     with pytest.raises(InputError, match=r"one a passage, 1, or that for each head, got shape \(3,\)"):
-        attend_gated(one, c.gates, torch.ones(3))
+        attend_by_scores(one, c.gates, torch.ones(3))
     with pytest.raises(InputError, match="7 tokens that read one another, as many as the text has, got 12"):
-        attend_gated(one, Gates(spans((2, 5)), 7), 0.5)
+        attend_by_scores(one, Gates(spans((2, 5)), 7), 0.5)
     crossed = replace(one, kind="cross")
-    assert torch.equal(attend_gated(crossed, Gates(spans((2, 5)), 7), 0.5), one.attend().output)
+    assert torch.equal(attend_by_scores(crossed, Gates(spans((2, 5)), 7), 0.5), one.attend().output)
 
 
 def test_a_passage_in_the_answer_and_a_text_that_is_too_long(double: Runner) -> None:
     with pytest.raises(InputError, match=f"sources are tokens 0 to {GOAL.prompt - 1}, got tokens 40 to {GOAL.prompt}"):
-        gate_gradients(double, GOAL, spans((40, GOAL.prompt + 1)))
+        gate_gradients(double, GOAL, spans((40, GOAL.prompt + 1)), kind="scores")
     long = AnswerGoal(TEXT * 8, 10)
     with pytest.raises(InputError, match="at most 300 tokens"):
-        gate_gradients(double, long, spans((0, 5)))
+        gate_gradients(double, long, spans((0, 5)), kind="scores")
 
 
 def test_numbers_that_overflow(double: Runner) -> None:
@@ -541,4 +546,4 @@ def test_numbers_that_overflow(double: Runner) -> None:
             return super().value(logits) * torch.inf
 
     with pytest.raises(RecordingError, match="finite numbers"):
-        gate_gradients(double, Overflowing(GOAL.ids, GOAL.first), PARTS)
+        gate_gradients(double, Overflowing(GOAL.ids, GOAL.first), PARTS, kind="scores")

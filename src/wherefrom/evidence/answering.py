@@ -62,7 +62,7 @@ MEANINGS = {
     "moved": "length of what the answer's rows are given of it, |a W_O v|, summed over layers, heads and rows",
     "attribution": "sum over all edges that read it of a (v - y) . g, the derivative by the edges' scores",
     "closed form": "sum over all edges that read it of a / (1 - a) (v - y) . g, what each edge's cut alone would lose",
-    "gate": "what the answer gains, to first order, by each passage while all of them are shut to a part",
+    "gate": "what the answer gains, to first order, by a gate on each passage, while all gates let through a part",
     "direct": "what a W_O v of the answer's rows adds to their logits through the final norm alone",
 }
 ESTIMATE = "estimate: first order"
@@ -83,7 +83,7 @@ def trace_answer(
     heads: Heads | None = None,
     direct: bool = False,
     budget: float = BUDGET,
-    at: Sequence[float] = AT,
+    at: Sequence[float] = AT["weights"],
     max_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> AnswerTrace:
@@ -120,7 +120,7 @@ def trace_answer(
     """
     start = time.perf_counter()
     tell = progress or (lambda what, done, total: None)
-    gates_at = check_items("the gates", at, expected="numbers in a row", way_out="A single one is (0.15,).")
+    gates_at = check_items("the gates", at, expected="numbers in a row", way_out="A single one is (0.6,).")
     pricing = _require_budget(budget, len(gates_at), direct)
     require_cut(how, layers, heads)
     runner = runner_of(model, tokenizer)
@@ -151,7 +151,7 @@ def trace_answer(
         heads=found.heads,
         where=str(where),
         measured=np.full(len(asked.parts), np.nan),
-        evidence=found.lenses["gate"].values,
+        evidence=np.nan_to_num(found.lenses["gate"].values),
         how=how,
         cost=AnswerCost(
             forward=1.0 + len(gates_at) + direct,
@@ -306,8 +306,7 @@ def _measured(trace: AnswerTrace, measurer: Ablator, how: How, layers: Any, head
     left = trace.cost.budget - trace.cost.passes
     if left < measurer.upfront:
         return trace
-    gate = trace.lenses["gate"].values
-    kept = _choices(trace.passages, gate)
+    kept = _choices(trace.passages, _prior(trace))
     try:
         costs = np.cumsum(measurer.costs(kept, how=how, layers=layers, heads=heads))
     except InputError:  # a choice that leaves nothing of the prompt: one passage, which is all of it
@@ -321,6 +320,11 @@ def _measured(trace: AnswerTrace, measurer: Ablator, how: How, layers: Any, head
     return trace if runs is None else _corrected(trace, runs)
 
 
+def _prior(trace: AnswerTrace) -> Numbers:
+    """Return the gates' numbers, 0 of a passage that has none."""
+    return np.nan_to_num(trace.lenses["gate"].values)
+
+
 def _choices(parts: Sequence[Passage], gate: Numbers) -> NDArray[np.bool_]:
     """Return which passages are kept in each run that a budget may pay for, bool [n, P], each choice once."""
     strongest = np.argsort(-np.abs(gate), kind="stable")[:ALONE]
@@ -331,7 +335,7 @@ def _choices(parts: Sequence[Passage], gate: Numbers) -> NDArray[np.bool_]:
 
 def _corrected(trace: AnswerTrace, runs: Ablations) -> AnswerTrace:
     """Return a trace whose estimate is corrected by its runs, with what they say of its lenses."""
-    gate, kept = trace.lenses["gate"].values, runs.kept
+    gate, kept = _prior(trace), runs.kept
     whole = np.ones((1, len(gate)), np.bool_)
     fitted = fit(np.concatenate([kept, whole]), np.append(runs.values, trace.value), prior=gate)
     measured = np.full(len(gate), np.nan)
@@ -340,7 +344,10 @@ def _corrected(trace: AnswerTrace, runs: Ablations) -> AnswerTrace:
             measured[gone] = effect
     enough = len(kept) >= ENOUGH
     agreements = [
-        Agreement(lens.name, spearman(kept @ lens.values, runs.values), len(kept)) for lens in trace.lenses.values()
+        Agreement(
+            lens.name, spearman(np.asarray(kept @ np.nan_to_num(lens.values), np.float64), runs.values), len(kept)
+        )
+        for lens in trace.lenses.values()
     ]
     return replace(
         trace,
