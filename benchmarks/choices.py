@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.baselines import lasso
+from wherefrom.errors import InputError
 from wherefrom.evidence.ablations import subsets
 from wherefrom.evidence.surrogate import fit
 
@@ -32,19 +34,26 @@ ALONE = 3
 
 def choices_to_test(parts: int, seed: int) -> Bools:
     """Return the parts that the runs keep on which lenses are judged, bool [n, P]."""
-    return subsets(parts, RUNS, seed=TEST + seed)
+    return _drawn(parts, TEST + seed)
 
 
 def choices_to_learn(parts: int, seed: int) -> Bools:
     """Return those that lenses learn from, bool [n, P]."""
-    return subsets(parts, RUNS, seed=TRAIN + seed)
+    return _drawn(parts, TRAIN + seed)
+
+
+@lru_cache(maxsize=64)  # every lens of a prompt asks for them
+def _drawn(parts: int, seed: int) -> Bools:
+    drawn = subsets(parts, RUNS, seed=seed)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def learned(row: Mapping[str, Any]) -> dict[str, Floats]:
     """Return the fits of a prompt's own runs, by name: ours, with the gates' scores as a prior, and the lasso."""
     parts, found = len(row["loo"]), dict[str, Floats]()
     loo, train = np.array(row["loo"]), np.array(row["train"])
-    priors = {"1 + 1": np.array(row["lenses"]["gate 0.6"]), "3 + 3": three_gates(row)}
+    priors = {"1 + 1": gate_of(row, "0.6"), "3 + 3": three_gates(row)}
     for runs in LASSO:
         weights, _ = lasso(choices_to_learn(parts, row["seed"])[:runs], train[:runs], tokens=row["answer"])
         found[f"lasso, {runs} runs"] = weights
@@ -60,7 +69,23 @@ def learned(row: Mapping[str, Any]) -> dict[str, Floats]:
 
 def three_gates(row: Mapping[str, Any]) -> Floats:
     """Return the scores of gates at 0.4, 0.7 and 0.9, added."""
-    return np.sum([row["lenses"][f"gate {m}"] for m in ("0.4", "0.7", "0.9")], axis=0)
+    return np.sum([gate_of(row, m) for m in ("0.4", "0.7", "0.9")], axis=0)
+
+
+def gate_of(row: Mapping[str, Any], m: str) -> Floats:
+    """Return what a gate says of a prompt's parts.
+
+    Raises:
+        InputError: the line was measured before there was such a gate.
+    """
+    if f"gate {m}" not in row["lenses"]:
+        raise InputError(
+            f"the line of {row['family']} {row['seed']}",
+            expected=f'the lens "gate {m}"',
+            given="none of that name",
+            way_out="Have it measured: python -m benchmarks.faithfulness renew FILE.",
+        )
+    return np.array(row["lenses"][f"gate {m}"], dtype=np.float64)
 
 
 def order_of(scores: Sequence[float] | Floats) -> NDArray[np.int64]:

@@ -5,9 +5,11 @@
     python -m benchmarks.faithfulness table FILE ...
     python -m benchmarks.faithfulness plot FILE ... --to PICTURE
 
-`measure` appends a JSON line for each prompt and leaves out what is there already, so that it can be stopped at any
-moment. A line holds what the runs gave and what each lens said; every score is computed from these, by `table`. Where a
-lens that is computed from the runs has changed since, `renew` measures again what is then taken away in another order.
+`measure` appends a JSON line for each prompt and leaves out what is there already of the same model, so that it can be
+stopped at any moment. A line holds what the runs gave and what each lens said; every score is computed from these, by
+`table`. Where a lens that is computed from the runs has changed since, `renew` measures again what is then taken away
+in another order; it takes lines of its own model alone. A model is known by its checksum, and by its name in lines that
+hold no checksum.
 
 Taking away is deletion: the parts' tokens leave the text, the question and the answer stay. Of a prompt are measured:
 random halves to test on, other random halves for the lenses that learn from runs, each part alone, and the parts in the
@@ -20,7 +22,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,17 @@ import torch
 from numpy.typing import NDArray
 
 import wherefrom
-from benchmarks.choices import choices_to_learn, choices_to_test, learned, order_of, steps_of, three_gates
-from benchmarks.lenses import gated, scored
+from benchmarks.choices import RUNS, choices_to_learn, choices_to_test, learned, order_of, steps_of, three_gates
+from benchmarks.lenses import GATES, gated, scored
 from benchmarks.prompts import FAMILIES, Prompt
-from benchmarks.report import plot, table
+from benchmarks.report import check_picture, plot, table
+from wherefrom.checks import as_index, as_number, whole
+from wherefrom.errors import InputError, WherefromError
 from wherefrom.evidence.ablations import Ablator
 from wherefrom.evidence.goal import AnswerGoal
 from wherefrom.evidence.running import OwnRunner
 from wherefrom.passages import Passage, passages
+from wherefrom.readable import printable
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -54,6 +59,11 @@ CURVES = (
 FITTED = ("gates 1 + 1 and 32 runs", "lasso, 32 runs")
 """Fits that have a deletion curve."""
 DIGITS = 6
+DIVISIONS = ("part", "token")
+OPTIONAL = ("fingerprint", "holds", "curves")
+"""What a line may lack."""
+EXTRAS = ("sklearn", "matplotlib")
+"""Packages that the comparison alone needs."""
 
 
 def measured(runner: OwnRunner, prompt: Prompt, *, by: str, curves: bool) -> dict[str, Any]:
@@ -68,6 +78,7 @@ def measured(runner: OwnRunner, prompt: Prompt, *, by: str, curves: bool) -> dic
         "seed": prompt.seed,
         "by": by,
         "model": runner.name,
+        "fingerprint": runner.fingerprint,
         "tokens": len(goal.ids),
         "answer": len(goal.rows),
         "holds": list(prompt.holds) if by == "part" else None,
@@ -95,20 +106,44 @@ def read(runner: OwnRunner, prompt: Prompt, by: str) -> tuple[AnswerGoal, tuple[
 
 
 def renewed(runner: OwnRunner, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a measured line with the gates' lenses, if it lacks them, and every curve in the order that it has now."""
+    """Return a measured line with the lenses that it lacks, and every curve in the order that it has now.
+
+    Raises:
+        InputError: the line's prompt is no longer made, or in another way.
+    """
     asked = None
-    if "gate 0.6" not in row["lenses"]:
-        asked = read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])
-        own = {name: one.scores for name, one in gated(runner, *asked).items()}
-        row = {**row, "lenses": _plain({**row["lenses"], **own})}
+    gates = {f"gate {m:g}" for m in GATES}
+    if missing := ({*CURVES} | gates) - {*row["lenses"]}:
+        asked = _asked_again(runner, row)
+        found = gated(runner, *asked) if missing <= gates else scored(runner, *asked)
+        row = {**row, "lenses": _plain({**row["lenses"], **{name: one.scores for name, one in found.items()}})}
     if "curves" not in row:
         return dict(row)
     ranked = _ranked(row)
-    kept = {name: curve for name, curve in row["curves"].items() if order_of(ranked[name]).tolist() == curve["order"]}
+    kept = {name: curve for name, curve in row["curves"].items() if name in ranked}
+    kept = {name: curve for name, curve in kept.items() if order_of(ranked[name]).tolist() == curve["order"]}
     if len(kept) < len(ranked):
-        ablator = Ablator(runner, *(asked or read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])))
+        ablator = Ablator(runner, *(asked or _asked_again(runner, row)))
         kept |= _along(ablator, {name: own for name, own in ranked.items() if name not in kept})
     return {**row, "curves": {name: kept[name] for name in ranked}}
+
+
+def _asked_again(runner: OwnRunner, row: Mapping[str, Any]) -> tuple[AnswerGoal, tuple[Passage, ...]]:
+    """Return what a line asked about, and its parts, if the prompt is still made as it was."""
+    what = f"the prompt {row['family']} {row['seed']}"
+    if row["family"] not in FAMILIES:
+        families = ", ".join(FAMILIES)
+        raise InputError(what, expected=f"one of {families}", given="another", way_out="Take its line out.")
+    goal, parts = read(runner, FAMILIES[row["family"]](row["seed"]), row["by"])
+    before, now = (row["tokens"], len(row["loo"])), (len(goal.ids), len(parts))
+    if before != now:
+        raise InputError(
+            what,
+            expected=f"{before[0]} tokens in {before[1]} parts, as its line has it",
+            given=f"{now[0]} in {now[1]}",
+            way_out="It is made in another way by now: take its line out, and measure it anew.",
+        )
+    return goal, parts
 
 
 def _curves(ablator: Ablator, row: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
@@ -146,12 +181,130 @@ def _plain(value: Any) -> Any:
 
 
 def rows_of(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the lines of some files."""
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    """Return the lines of some files.
+
+    Raises:
+        InputError: a file that cannot be read, a line that is none of `measure`, or a prompt that comes twice, of the
+            same model and divided in the same way.
+    """
+    rows: list[dict[str, Any]] = []
+    places: dict[tuple[Any, ...], list[tuple[dict[str, Any], str]]] = {}
+    for file in files:
+        for number, line in enumerate(_lines_of(file), start=1):
+            row, place = _row(line, number, file), f"line {number} of {file}"
+            same = places.setdefault((row["family"], row["seed"], row["by"]), [])
+            if first := [there for other, there in same if is_of(other, row["model"], row.get("fingerprint"))]:
+                raise InputError(
+                    place,
+                    expected="each prompt once",
+                    given=f"{row['family']} {row['seed']} of {row['model']} by {row['by']}, as on {first[0]}",
+                    way_out="Take one of the two out.",
+                )
+            same.append((row, place))
+            rows.append(row)
+    return rows
+
+
+def is_of(row: Mapping[str, Any], name: str, fingerprint: str | None) -> bool:
+    """Return whether a line is of a model: by their checksums, or by their names where one has no checksum."""
+    own = row.get("fingerprint")
+    return bool(own == fingerprint if own and fingerprint else row["model"] == name)
+
+
+def _lines_of(file: Path) -> list[str]:
+    what = "the file of measured prompts"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        given, way_out = f"{file} ({error.strerror})", "Check the path; `measure` makes such files."
+        raise InputError(what, expected="a file that can be read", given=given, way_out=way_out) from error
+    except UnicodeDecodeError as error:
+        given, way_out = f"{file}, whose byte {error.start} is not", "Name a file that `measure` made."
+        raise InputError(what, expected="UTF-8", given=given, way_out=way_out) from error
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _row(line: str, number: int, file: Path) -> dict[str, Any]:
+    """Return what a line holds, if `measure` can have written it."""
+    try:
+        found: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        given = f"no JSON ({error})" if line.strip() else "a blank line"
+    else:
+        if isinstance(found, dict) and not (wrong := _wrong(found)):
+            return found
+        given = wrong if isinstance(found, dict) else f"a JSON value of another kind ({line.strip()[:40]})"
+    raise InputError(
+        f"line {number} of {file}",
+        expected="a prompt as `measure` writes it",
+        given=given,
+        way_out="Name a file that `measure` made, or take the line out to have its prompt measured again.",
+        path=file,
+        line=number,
+    )
+
+
+def _wrong(row: Mapping[str, Any]) -> str:
+    """Return what is wrong with a line, nothing if all is well."""
+    parts = len(row["loo"]) if isinstance(row.get("loo"), list) else 0
+
+    def numbers(value: Any, count: int) -> bool:
+        return isinstance(value, list) and len(value) == count and all(as_number(one) is not None for one in value)
+
+    def index(value: Any, least: int, below: float = np.inf) -> bool:
+        return (number := as_index(value)) is not None and least <= number < below
+
+    def curve(value: Any) -> bool:
+        if not isinstance(value, dict) or not numbers(value.get("order"), parts):
+            return False
+        return sorted(value["order"]) == [*range(parts)] and numbers(value.get("values"), steps)
+
+    steps = len(list(steps_of([0.0] * parts)))
+    fits: dict[str, Callable[[Any], bool]] = {
+        "family": lambda value: isinstance(value, str),
+        "seed": lambda value: index(value, 0),
+        "by": lambda value: value in DIVISIONS,
+        "model": lambda value: isinstance(value, str),
+        "fingerprint": lambda value: isinstance(value, str),
+        "tokens": lambda value: index(value, 1),
+        "answer": lambda value: index(value, 1),
+        "loo": lambda value: parts > 0 and numbers(value, parts),
+        "holds": lambda value: value is None or (isinstance(value, list) and all(index(i, 0, parts) for i in value)),
+        "whole": lambda value: numbers([value], 1),
+        "test": lambda value: numbers(value, RUNS),
+        "train": lambda value: numbers(value, RUNS),
+        "lenses": lambda value: isinstance(value, dict) and all(numbers(own, parts) for own in value.values()),
+        "curves": lambda value: isinstance(value, dict) and all(map(curve, value.values())),
+    }
+    if missing := [name for name in fits if name not in row and name not in OPTIONAL]:
+        return f'one without "{missing[0]}"'
+    return next(
+        (f'one whose "{name}" is of another form' for name, fit in fits.items() if name in row and not fit(row[name])),
+        "",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of the commands."""
+    """Run one of the commands; bad input ends it with one sentence and 2."""
+    own = _parser().parse_args(arguments)
+    try:
+        {"measure": _measure, "renew": _renew}.get(own.command, _show)(own)
+    except WherefromError as error:
+        _say(f"benchmarks.faithfulness: {error}")
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        _say(f'benchmarks.faithfulness: {error}. Install what the comparison needs: pip install -e ".[bench]".')
+        return 2
+    except KeyboardInterrupt:
+        _say("benchmarks.faithfulness: interrupted")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    assert __doc__
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faithfulness", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     measure = commands.add_parser("measure", help="measure prompts, a line each")
@@ -160,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measure.add_argument("--count", type=int, default=24, help="prompts of each family")
     measure.add_argument("--first", type=int, default=0, help="the first prompt's seed")
     measure.add_argument("--model", type=Path, help="a folder; SmolLM2 unless given")
-    measure.add_argument("--by", choices=["part", "token"], default="part")
+    measure.add_argument("--by", choices=DIVISIONS, default="part")
     renew = commands.add_parser("renew", help="measure again what lenses say otherwise by now")
     renew.add_argument("file", type=Path)
     renew.add_argument("--model", type=Path, help="a folder; SmolLM2 unless given")
@@ -170,46 +323,106 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shown.add_argument("--family", action="append", help="all unless given")
         if name == "plot":
             shown.add_argument("--to", type=Path, required=True, help="a picture file")
-    own = parser.parse_args(arguments)
-    if own.command == "measure":
-        return _measure(own)
-    if own.command == "renew":
-        return _renew(own)
-    rows = [row for row in rows_of(own.file) if own.family is None or row["family"] in own.family]
-    if not rows:
-        parser.error("these files hold no such prompt")
+    return parser
+
+
+def _say(sentence: str) -> None:
+    """Tell of the work, or of what is wrong, beside what is printed."""
+    print(printable(sentence), file=sys.stderr, flush=True)
+
+
+def _show(own: argparse.Namespace) -> None:
+    """Print the table, or draw the picture."""
     if own.command == "plot":
-        plot(rows, own.to)
+        check_picture(own.to)
+    every = rows_of(own.file)
+    rows = [row for row in every if own.family is None or row["family"] in own.family]
+    if not rows:
+        there = ", ".join(dict.fromkeys(row["family"] for row in every)) or "no prompt"
+        raise InputError(
+            "what is to be shown",
+            expected=f"prompts of {', '.join(own.family or ['some family'])}",
+            given=f"{there} in {', '.join(map(str, own.file))}",
+            way_out="Leave --family out to see all, or measure some first.",
+        )
+    if own.command == "plot":
+        plot(rows, own.to, _say)
     else:
-        print("\n".join(table(rows)))
-    return 0
+        print("\n".join(table(rows, _say)))
 
 
 def _runner(own: argparse.Namespace) -> OwnRunner:
     return OwnRunner(wherefrom.load() if own.model is None else wherefrom.load(own.model))
 
 
-def _renew(own: argparse.Namespace) -> int:
-    runner, rows = _runner(own), rows_of([own.file])
-    lines = [json.dumps(_plain(renewed(runner, row))) + "\n" for row in rows]
-    partial = own.file.with_name(f"{own.file.name}.partial")
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(own.file)
-    return 0
-
-
-def _measure(own: argparse.Namespace) -> int:
+def _renew(own: argparse.Namespace) -> None:
+    """Write a file again, line by line; nothing is written unless every line is of the model."""
+    rows = rows_of([own.file])
     runner = _runner(own)
-    done = {(row["family"], row["seed"], row["by"]) for row in (rows_of([own.file]) if own.file.exists() else [])}
+    for number, row in enumerate(rows, start=1):
+        if not is_of(row, runner.name, runner.fingerprint):
+            other = (
+                row["model"] if row["model"] != runner.name else f"another model of that name ({row['fingerprint']})"
+            )
+            raise InputError(
+                f"line {number} of {own.file}",
+                expected=f"one of {runner.name}, which was to renew it",
+                given=f"one of {other}",
+                way_out="Name the folder of the line's model with --model, or keep each model's lines in a file.",
+            )
+    lines = []
+    for row in rows:
+        lines.append(json.dumps(_plain(renewed(runner, row))) + "\n")
+        _say(f"{row['family']} {row['seed']}: renewed")
+    partial = own.file.with_name(f"{own.file.name}.partial")
+    try:
+        partial.write_text("".join(lines), encoding="utf-8")
+        partial.replace(own.file)
+    except OSError as error:
+        raise _unwritten(own.file, error) from error
+
+
+def _measure(own: argparse.Namespace) -> None:
+    """Add a line for each prompt that the file has none of by the same model."""
+    whole("--count", own.count, least=1, way_out="So many prompts of each family are measured.")
+    whole("--first", own.first, least=0, way_out="Prompts are counted from 0.")
+    try:
+        rows = rows_of([own.file]) if own.file.exists() else []
+    except OSError as error:  # such as a name that is too long
+        raise _unwritten(own.file, error) from error
+    runner = _runner(own)
+    done = {(row["family"], row["seed"], row["by"]) for row in rows if is_of(row, runner.name, runner.fingerprint)}
+    _add(own.file, "")  # before a minute's work for each
     for seed in range(own.first, own.first + own.count):
         for family in own.family or FAMILIES:
             if (family, seed, own.by) in done:
                 continue
             row = measured(runner, FAMILIES[family](seed), by=own.by, curves=own.by == "part")
-            with own.file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_plain(row)) + "\n")
-            print(f"{family} {seed}: {len(row['loo'])} parts, {row['seconds']:.0f} s", file=sys.stderr, flush=True)
-    return 0
+            _add(own.file, json.dumps(_plain(row)) + "\n")
+            _say(f"{family} {seed}: {len(row['loo'])} parts, {row['seconds']:.0f} s")
+
+
+def _add(file: Path, line: str) -> None:
+    """Add a line to a file; one before it that has no end gets it first."""
+    try:
+        with file.open("a+b") as opened:
+            if opened.tell():
+                opened.seek(-1, 2)
+                if opened.read(1) != b"\n":
+                    line = "\n" + line
+            opened.write(line.encode())
+    except OSError as error:
+        raise _unwritten(file, error) from error
+
+
+def _unwritten(file: Path, error: OSError) -> InputError:
+    return InputError(
+        f"the file {file}",
+        expected="room and permission to write it, in a folder that is there",
+        given=error.strerror or str(error),
+        way_out="Choose another path.",
+        path=file,
+    )
 
 
 if __name__ == "__main__":

@@ -18,18 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.choices import TOP, choices_to_test, learned, order_of, steps_of, three_gates
+from benchmarks.choices import TOP, choices_to_test, gate_of, learned, order_of, steps_of, three_gates
+from wherefrom.errors import InputError
 from wherefrom.evidence.answered import spearman
 
 Floats = NDArray[np.float64]
 DRAWS = 10_000
 """Resamplings of a bootstrap interval."""
 LEVEL = 0.95
+FEWEST = 5
+"""Prompts that an interval is given for."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,9 @@ class Mean:
     """A mean over prompts and its interval.
 
     Attributes:
-        value: the mean over families of their prompts' means.
-        low: of the interval, 95 %, by bootstrap: prompts are drawn again within each family.
+        value: the mean over families of their prompts' means; NaN without prompts.
+        low: of the interval, 95 %, by bootstrap: prompts are drawn again within each family. NaN below `FEWEST`
+            prompts, and where a family has a single one, whose spread cannot be seen.
         high: likewise.
         count: prompts.
     """
@@ -65,8 +70,16 @@ class Mean:
     high: float
     count: int
 
+    def __format__(self, spec: str) -> str:
+        """Return the mean and its interval, each number as `spec` says; without one, of how many prompts it is."""
+        if not self.count:
+            return "none"
+        value, low, high = (format(number, spec or ".3f") for number in (self.value, self.low, self.high))
+        prompts = f"{self.count} prompt{'s' * (self.count > 1)}, no interval"
+        return f"{value} ({prompts if np.isnan(self.low) else f'{low} to {high}'})"
+
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+        return format(self)
 
 
 def scores_of(row: Mapping[str, Any]) -> dict[str, Floats]:
@@ -74,7 +87,7 @@ def scores_of(row: Mapping[str, Any]) -> dict[str, Floats]:
     drawn = np.random.default_rng(row["seed"]).normal(size=len(row["loo"]))
     own = {name: np.array(scores) for name, scores in row["lenses"].items()}
     strongest = np.zeros(len(drawn))
-    strongest[own["gate 0.6"].argmax()] = 1.0
+    strongest[gate_of(row, "0.6").argmax()] = 1.0
     fixed = {"random": drawn, **own, "leave one out": np.array(row["loo"]), "gates 3 + 3": three_gates(row)}
     fixed["gate 0.6, its first alone"] = strongest
     return fixed | learned(row)
@@ -145,12 +158,23 @@ class Judged:
 
 
 def judge(row: Mapping[str, Any]) -> Judged:
-    """Return all scores of a measured prompt."""
+    """Return all scores of a measured prompt.
+
+    Raises:
+        InputError: a line that lacks a lens that others are made from, or that holds the curve of an unknown one.
+    """
     scores = scores_of(row)
     figures: dict[str, dict[str, float]] = {"LDS": {name: lds(row, own) for name, own in scores.items()}}
     if row.get("holds"):
         figures["LDS within"] = {name: lds(row, own, within=row["holds"]) for name, own in scores.items()}
     for name in row.get("curves") or ():
+        if name not in scores:
+            raise InputError(
+                f"the line of {row['family']} {row['seed']}",
+                expected="curves of its lenses alone",
+                given=f'one of "{name}"',
+                way_out="Have them measured again: python -m benchmarks.faithfulness renew FILE.",
+            )
         rise, mas = areas(row, name, scores[name])
         own = {f"top-{k} drop": drop(row, name, scores[name], k) for k in TOP} | {"RISE": rise, "MAS": mas}
         for score, figure in own.items():
@@ -162,11 +186,14 @@ def mean_of(rows: Sequence[Judged], score: str, name: str, *, above: str | None 
     """Return the mean of a lens's score over families, each the mean over its prompts; NaN are left out.
 
     Args:
-        rows: judged prompts.
+        rows: judged prompts, each of them once.
         score: which.
         name: of the lens.
         above: of another, whose score is taken off prompt by prompt.
         seed: of the bootstrap.
+
+    Returns:
+        The mean, and its interval if there are `FEWEST` prompts or more, and of no family a single one.
     """
     by_family: dict[str, list[float]] = {}
     for row in rows:
@@ -176,9 +203,18 @@ def mean_of(rows: Sequence[Judged], score: str, name: str, *, above: str | None 
             by_family.setdefault(row.family, []).append(value)
     if not by_family:
         return Mean(np.nan, np.nan, np.nan, 0)
-    generator, drawn, means = np.random.default_rng(seed), np.zeros(DRAWS), []
-    for values in map(np.array, by_family.values()):
-        means.append(float(values.mean()))
-        drawn += values[generator.integers(len(values), size=(DRAWS, len(values)))].mean(axis=1) / len(by_family)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Mean(float(np.mean(means)), float(low), float(high), sum(map(len, by_family.values())))
+    families = [np.array(values) for values in by_family.values()]
+    sizes = tuple(map(len, families))
+    mean, count = float(np.mean([values.mean() for values in families])), sum(sizes)
+    if count < FEWEST or min(sizes) == 1:
+        return Mean(mean, np.nan, np.nan, count)
+    drawn = [values[again].mean(axis=1) for values, again in zip(families, _again(sizes, seed), strict=True)]
+    low, high = np.quantile(np.mean(drawn, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Mean(mean, float(low), float(high), count)
+
+
+@lru_cache(maxsize=8)  # the same for every lens
+def _again(sizes: tuple[int, ...], seed: int) -> tuple[NDArray[np.int64], ...]:
+    """Return which prompts of each family a bootstrap draws, [DRAWS, n] each."""
+    generator = np.random.default_rng(seed)
+    return tuple(generator.integers(size, size=(DRAWS, size)) for size in sizes)

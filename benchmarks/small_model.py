@@ -85,8 +85,8 @@ LEARNT_AT, MEMORY = 0.5, 0.95
 """A family has learnt what it has if the running mean of its loss is below so many nats; its weight on the past."""
 SHARE_ONCE_LEARNT = 8
 """The part, one of so many, of a batch that a family has once it has learnt all."""
-FINAL = "final"
-"""What the last checkpoint is called."""
+FINAL = "small"
+"""What the last checkpoint is called, and so the model."""
 NOT_LEARNT = -100
 """What `cross_entropy` leaves out."""
 
@@ -320,9 +320,9 @@ def scored(model: LanguageModel, family: str, count: int) -> Score:
 
 
 def main() -> None:
-    """Train, write the last weights as OUT/final, and say how well they answer the benchmark's first 100 prompts."""
+    """Train, write the last weights as OUT/small, and say how well they answer the benchmark's first 100 prompts."""
     parser = argparse.ArgumentParser(description="Train a small model that answers the benchmark's prompts.")
-    parser.add_argument("out", type=Path, help="the folder for its checkpoints; the last is OUT/final")
+    parser.add_argument("out", type=Path, help="the folder for its checkpoints; the last is OUT/small")
     parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()

@@ -20,6 +20,7 @@ from wherefrom.evidence.ablations import Ablator, ablate, knock_out_edges, leave
 from wherefrom.evidence.goal import AnswerGoal, TokenGoal
 from wherefrom.evidence.gradients import price
 from wherefrom.evidence.huggingface import TransformersDestination
+from wherefrom.evidence.prefix import Piece, Prefix
 from wherefrom.evidence.running import Executed, Runner, runner_of
 from wherefrom.evidence.where import Where, sizes_of
 from wherefrom.model.attention_function import plain
@@ -518,6 +519,48 @@ def test_a_budget_takes_the_first_choices(runner):
     assert len(ablate(runner, goal, PARTS, KEPT[1:2], budget=refused.value.least).values) == 1
 
 
+@pytest.mark.parametrize("budget", [float("nan"), float("inf"), "x", pytest.param(10**400, id="large"), True])
+def test_a_budget_is_a_number(own, budget):
+    with pytest.raises(InputError, match=r"the budget: expected a number of forward passes' worth, got"):
+        ablate(own, GOALS["log-odds"], PARTS, KEPT, budget=budget)
+    with pytest.raises(InputError, match=r"the budget: expected a number of forward passes' worth, got"):
+        knock_out_edges(own, GOALS["log-odds"], EDGES, budget=budget)
+    with pytest.raises(InputError, match=r"the budget: expected a number of forward passes' worth, got"):
+        Ablator(own, GOALS["log-odds"], PARTS).measure(KEPT, budget=budget)
+
+
+def test_a_budget_may_be_a_number_of_numpy(own):
+    least = ablate(own, GOALS["log-odds"], PARTS, KEPT).cost
+    assert len(ablate(own, GOALS["log-odds"], PARTS, KEPT, budget=np.float64(least)).values) == len(KEPT)
+
+
+def test_layers_may_have_differing_numbers_of_heads():
+    sizes = {0: 4, 1: 2}
+    with pytest.raises(InputError, match="the head: expected a whole number from 0 to 1, got 3"):
+        Where.of((1,), (3,), sizes)
+    with pytest.raises(InputError, match="the head: expected a whole number from 0 to 1, got 3"):
+        Where.of((0, 1), (3,), sizes)
+    assert Where.of((0,), (3,), sizes).mask(0, 4).tolist() == [False, False, False, True]
+    assert not Where.of(None, (3,), sizes).mask(1, 2).any()
+
+
+@pytest.mark.parametrize("scope", [{"heads": (0,)}, {"layers": (0, 1), "heads": (1,)}])
+def test_rows_run_alone_are_cut_in_layers_of_differing_numbers_of_heads(scope):
+    where, rows = Where.of(scope.get("layers"), scope["heads"], {0: 4, 1: 2}), torch.arange(3, 5)
+    cut = removal.Removal(torch.tensor([-1, 0, 0, -1, -1]), torch.ones(1, 1, dtype=torch.bool), 0, where)
+    torch.manual_seed(0)
+
+    def piece(layer, heads):
+        own, past = (torch.randn(1, heads, size, 4) for size in (2, 5))
+        return Piece(layer, str(layer), own, own, own, past, past, 0.5)
+
+    alone = removal.AloneWithout(cut, rows, 3)
+    for layer, heads in ((0, 4), (1, 2)):
+        one = piece(layer, heads)
+        expected = removal.AloneWithout(cut, rows, 3)(one)
+        assert torch.equal(alone(one), expected)
+
+
 def test_one_ablator_measures_many_things(runner):
     measurer = Ablator(runner, GOALS["log-odds"], PARTS)
     assert measurer.cost == 1
@@ -667,7 +710,7 @@ def test_infinite_log_odds_name_the_ablation(own):
         def value(self, logits):
             type(self).calls += 1
             return super().value(
-                logits if type(self).calls < 3 else logits + 1e6 * torch.eye(logits.shape[-1])[list(self.tokens)]
+                logits if type(self).calls < 4 else logits + 1e6 * torch.eye(logits.shape[-1])[list(self.tokens)]
             )
 
     with pytest.raises(InputError, match=r"the answer's log-odds in the deletion of \"some words\".*log-probability"):
@@ -685,6 +728,25 @@ def test_noise_in_single_precision(runner):
     assert found.noise == pytest.approx(1e-5)
     assert found.within_noise.tolist() == [True] + [False] * 6
     assert found.exactness.startswith("exact: ")
+
+
+@pytest.mark.parametrize("how", ["total", "direct"])
+def test_what_rows_run_alone_differ_by_is_noise(how, monkeypatch):
+    """A head whose output nothing reads may be cut without any effect, but for the rounding of rows run alone."""
+    model, goal, run = llama(), GOALS["log-odds"], Prefix.run
+    with torch.no_grad():
+        model.model.layers[0].self_attn.o_proj.weight[:, :8] = 0
+
+    def rounded(self, ids, positions, rows, attend):
+        logits = run(self, ids, positions, rows, attend)
+        return logits + 1e-4 * torch.eye(logits.shape[-1])[list(goal.tokens)][-len(rows) :]
+
+    monkeypatch.setattr(Prefix, "run", rounded)
+    found = ablate(runner_of(model), goal, PARTS, KEPT, how=how, layers=(0,), heads=(0,))
+    assert found.alone == 6
+    assert np.abs(found.effects[1:]).min() > 1e-4
+    assert found.within_noise.all()
+    assert found.noise < 3e-3
 
 
 def test_half_precision_says_what_is_noise():
@@ -727,6 +789,11 @@ def test_subsets_of_few_and_of_one():
         subsets(0, 2)
     with pytest.raises(InputError, match="the number of choices"):
         subsets(3, -1)
+    with pytest.raises(InputError, match="the seed: expected a whole number from 0 up, got -1"):
+        subsets(3, 2, seed=-1)
+    with pytest.raises(InputError, match="between 0 and 1, got 'x'"):
+        subsets(3, 2, share="x")
+    assert (subsets(3, 2, share=np.float32(0.5), seed=np.int64(1)) == subsets(3, 2, seed=1)).all()
 
 
 def test_batches_stay_small(own, monkeypatch):

@@ -20,6 +20,7 @@ from command_line import finite_json, typed
 from hf_small import made
 from wherefrom import AnswerTrace, LanguageModel
 from wherefrom.errors import InputError
+from wherefrom.evidence import answering
 from wherefrom.evidence.ablations import ablate
 from wherefrom.evidence.answered import spearman
 from wherefrom.evidence.goal import AnswerGoal, log1mexp
@@ -129,6 +130,13 @@ def test_a_small_budget_measures_nothing_and_says_so(
     assert found.absent["direct"].startswith("not run: it takes" if budget == 3 else "not asked for: it takes")
     assert len(found.heads) == (0 if budget == 3 else 3 * len(found.passages))
     assert found.evidence == pytest.approx(found.lenses["gate"].values)
+    assert found.mattered == ()
+    assert found.suspected[0] == found.order[0] == abs(found.evidence).argmax()
+    assert found.estimate == "the gate's number, in its own unit"
+    said = " ".join("\n".join(line.plain for line in answer_lines(found)).split())
+    assert "What mattered" not in said
+    assert f"What may matter, by the estimate alone: #{found.suspected[0]}" in said
+    assert "█" not in said
     assert "0 runs measured" in " ".join("\n".join(line.plain for line in answer_lines(found)).split())
 
 
@@ -152,7 +160,12 @@ def test_a_trace_is_drawn_within_80_columns(traced: AnswerTrace) -> None:
     for place, measured in enumerate(traced.measured):
         assert ("≈" in rows[place]) == math.isnan(measured)
     text = " ".join("\n".join(lines).split())
-    for said in ('answer: " Rome"', 'What mattered: #2 "clara"', "How sure: rank correlation", "passes' worth of 14"):
+    for said in (
+        'answer: " Rome"',
+        'What mattered, for the answer: #2 "clara"',
+        "How sure: rank correlation",
+        "passes' worth of 14",
+    ):
         assert said in text
 
 
@@ -160,14 +173,14 @@ def test_lenses_are_chosen_and_each_is_said_to_be_there_or_not(traced: AnswerTra
     lines = [line.plain for line in answer_lines(traced, lenses=LENSES)]
     assert max(map(cell_len, lines)) <= 80
     heading = next(line for line in lines if line.startswith("   #"))
-    assert heading.split() == ["#", "passage", "weight", "moved", "gradient", "closed", "gate", "measured"]
+    assert heading.split() == ["#", "passage", "weight", "moved", "gradient", "closed", "gate", "effect"]
     clara = next(line for line in lines if line.startswith("   2"))
     shown = [float(cell.removesuffix("%")) for cell in clara.split()[2:7]]
     expected = [float(lens.values[2]) for lens in traced.lenses.values()]
     assert shown == pytest.approx([100 * expected[0], *expected[1:]], abs=0.051)
     assert "direct: not asked for: it takes two passes more" in " ".join("\n".join(lines).split())
     few = [line.plain for line in answer_lines(traced, lenses=("moved",))]
-    assert next(line for line in few if line.startswith("   #")).split() == ["#", "passage", "moved", "measured"]
+    assert next(line for line in few if line.startswith("   #")).split() == ["#", "passage", "moved", "effect"]
     assert not any(line.startswith(("gate:", "direct:")) for line in few)
 
 
@@ -459,6 +472,42 @@ def test_the_command_prints_what_python_gives(small: LanguageModel, small_folder
         "line",
         "moved",
         "direct",
-        "measured",
+        "effect",
     ]
     assert ended.out.count("by gradient:") == 1
+
+
+def test_where_all_passages_can_be_taken_away_alone_they_are(model: LanguageModel) -> None:
+    """Each of them and four runs more; a smaller budget takes the three strongest away and random halves."""
+    many, few = (wherefrom.trace_answer(model, PROMPT, " Rome", by=MARKS, budget=budget) for budget in (14, 6))
+    assert many.known.all()
+    assert many.runs >= len(many.passages) + 4
+    assert few.known.sum() <= 3
+    assert few.runs < len(few.passages) + 4
+
+
+def test_what_was_measured_stands_before_what_is_estimated(traced: AnswerTrace) -> None:
+    measured = np.full(len(traced.passages), np.nan)
+    measured[[0, 2]] = 0.01, -5.0
+    evidence = np.arange(1.0, 1 + len(measured))
+    found = replace(traced, measured=measured, evidence=evidence)
+    last = len(measured) - 1
+    assert found.order.tolist() == [2, 0, *(place for place in range(last, 0, -1) if place != 2)]
+    assert found.mattered == (2,)
+    assert found.suspected == tuple(place for place in range(last, 0, -1) if place != 2)
+    said = " ".join("\n".join(line.plain for line in answer_lines(found)).split())
+    assert 'What mattered, against it: #2 "clara".' in said
+    assert "What mattered, for the answer" not in said
+
+
+def test_runs_that_contradict_the_gates_leave_their_numbers_as_they_are(model: LanguageModel) -> None:
+    found = wherefrom.trace_answer(model, PROMPT, " Rome", by=MARKS, budget=5)
+    assert 0 < found.runs < 8
+    assert found.ablations is not None
+    other = replace(found.ablations, values=found.value + (found.value - found.ablations.values))
+    gate = found.lenses["gate"].values
+    for runs in (found.ablations, other):
+        evidence = answering._corrected(found, runs).evidence
+        factor = evidence / gate
+        assert (factor > 0).all()
+        assert factor == pytest.approx(factor[0])

@@ -33,7 +33,7 @@ from wherefrom.evidence.without_heads import without_heads
 from wherefrom.model.config import Config
 from wherefrom.passages import passages
 from wherefrom.tokens import Tokenizer
-from wherefrom.views.carriers import carrier_lines
+from wherefrom.views.carriers import _times, carrier_lines
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "carriers.schema.json").read_text(encoding="utf-8"))
 CLOSE = 1e-4
@@ -425,7 +425,13 @@ def test_ratios_on_paper() -> None:
     assert even.ratio == (4.0, 3.0, 6.0)
     assert together([3.0] * 6, [[0.5] * 6, [-0.5] * 6]).ratio.value == 6.0  # draws do not cancel
     assert together([3.0] * 6, [[0.0] * 6]).ratio == (math.inf,) * 3
-    assert together([-3.0] * 6, [[0.0] * 6]).ratio.value == 0.0
+    assert together([-3.0] * 6, [[0.0] * 6]).ratio == (-math.inf,) * 3
+    assert together([-3.0] * 6, [[0.0] * 6]).to_json()["ratio"] == {"mean": None, "interval": [None, None]}
+    assert all(map(math.isnan, together([0.0] * 6, [[0.0] * 6]).ratio))  # nothing over nothing
+    assert together([0.0] * 6, [[0.0] * 6]).to_json()["ratio"] == {"mean": None, "interval": None}
+    assert together([6.0] + [0.0] * 5, [[0.0] * 6]).ratio == (math.inf, 0.0, math.inf)
+    assert together([3.0] * 6, [[0.5, -0.5] * 3]).ratio == (6.0, 6.0, 6.0)  # nor do cases
+    assert list(map(_times, (math.inf, -math.inf, math.nan, 12.3))) == ["inf", "-inf", "-", "12"]
     few = together([3.0, 1.0], [[0.5, 0.5]])
     assert few.effect.value == 2.0
     assert math.isnan(few.effect.low)
@@ -443,8 +449,9 @@ def test_an_interval_holds_what_is_drawn_again(data: Any) -> None:
     for mean, least, most in ((own.effect, min(lost), max(lost)), (own.others_effect, np.min(rest), np.max(rest))):
         assert least - 1e-9 <= mean.low <= mean.high <= most + 1e-9
     assert own.effect.value == pytest.approx(np.mean(lost))
-    assert own.only(range(cases)).ratio == pytest.approx(own.ratio)
-    assert own.ratio.low <= own.ratio.high
+    assert list(own.only(range(cases)).ratio) == pytest.approx(list(own.ratio), nan_ok=True)
+    if not math.isnan(own.ratio.value):
+        assert own.ratio.low <= own.ratio.high
 
 
 @settings(max_examples=50, deadline=None)
@@ -532,6 +539,8 @@ TWO = [
         (TWO, {"among": "heads"}, r"among: expected 'layers' or 'model'"),
         (TWO, {"by": "charm"}, r"the score to find heads by: expected one of 'first order', 'retrieval'"),
         (TWO, {"by": ()}, r"by: expected at least one score"),
+        (TWO, {"by": [[1]]}, r"the score to find heads by: expected one of .*, got \[1\]\. .*docs/carriers\.md"),
+        (TWO, {"how": ["zero"]}, r"how: expected 'zero' or 'mean' or 'reads', got \['zero'\]"),
         (
             [replace(one, place="Anna") for one in (TWO[1], replace(TWO[1], prompt=TWO[1].prompt + " a"))],
             {"by": "retrieval"},
@@ -602,6 +611,8 @@ def test_it_becomes_json(found: Carriers) -> None:
     assert table.rows[0][:2] == PLANTED
     assert table.to_json()["left_out"] == "Not listed: 6 heads."
     assert "Carriers(" in repr(found)
+    with pytest.raises(InputError, match="the score to find heads by"):
+        found.ranked(["weight"])
     assert "Which heads carry" in str(found)
 
 
@@ -627,6 +638,7 @@ def test_the_command_takes_a_file(small_folder: Path, tmp_path: Path) -> None:
         ('{"prompt": "ab", "answer": "b", "place": "c"}\n\n', 'case 1: the marked text "c"'),
         ("{", "line 1 of cases.jsonl: expected a case as JSON"),
         ("[1]", "got a JSON value of another kind ([1])"),
+        ("[" * 100_000, "line 1 of cases.jsonl: expected a case as JSON"),
         ('{"prompt": "a", "answer": 1, "place": "a"}', "got one whose 'answer' is no text"),
         ('{"prompt": "a", "answer": "b", "place": "a", "p": 1}', "got one with 'p'"),
         ("", "the cases: expected at least one, got none"),
@@ -640,3 +652,11 @@ def test_a_bad_line_is_named(small_folder: Path, tmp_path: Path, lines: str | No
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_an_ordinary_text_that_is_none_is_named(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_text(" ", encoding="utf-8")
+    for name, said in (("plain.txt", "the ordinary text: expected some text"), ("no.txt", "the ordinary text's file:")):
+        ended = typed(tmp_path, "carriers", "--model", small_folder, "--ordinary", name)
+        assert (ended.code, ended.out) == (2, "")
+        assert said in ended.err

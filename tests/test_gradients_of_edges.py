@@ -339,6 +339,8 @@ def test_sums_are_sums_of_edges(priced: Priced, how: Any) -> None:
     np.testing.assert_allclose(priced.heads(how, passages=stretches), split, atol=near)
     window = priced.window(1, 4, range(rows[0], rows[-1] + 1), range(2, 8), how)
     np.testing.assert_allclose(np.nan_to_num(window), maps[1, 4][:, 2:8], atol=near)
+    turned = priced.window(1, 4, range(rows[0], rows[-1] + 1)[::-1], range(2, 8)[::-1], how)
+    np.testing.assert_array_equal(turned, window[::-1, ::-1])
     assert priced.edge(1, 4, rows[-1], 3, how) == pytest.approx(maps[1, 4, -1, 3], abs=near)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,6 +30,7 @@ from wherefrom.attention import Mask, attend
 from wherefrom.evidence.ablations import leave_one_out
 from wherefrom.evidence.goal import AnswerGoal
 from wherefrom.evidence.paths import Paths
+from wherefrom.evidence.route_search import Search
 from wherefrom.evidence.running import Runner, runner_of
 from wherefrom.evidence.steps import Change, Keys, Reading, Rows
 from wherefrom.passages import Passage
@@ -493,9 +496,41 @@ def test_no_more_is_run_than_the_budget_allows_and_the_least_is_enough(name: str
     found = wherefrom.trace_routes(model, "ab, cd ef; gh ij", " kl", budget=least, **told)
     assert found.measured == 1
     assert found.cost.passes <= least
+    with pytest.raises(InputError, match=f"at least {least:g} passes.*Give {least:g} to follow no relay"):
+        wherefrom.trace_routes(model, "ab, cd ef; gh ij", " kl", budget=least - 0.1, **told)
+    assert (
+        wherefrom.trace_routes(model, "ab, cd ef; gh ij", " kl", budget=np.float32(least + 1), **told).cost.budget > 1
+    )
     more = wherefrom.trace_routes(model, "ab, cd ef; gh ij", " kl", budget=least + 12, **told)
     assert more.cost.passes <= least + 12
     assert more.measured > 1
+
+
+def test_the_least_budget_holds_the_gates_that_find_the_passage() -> None:
+    model, told = small_model("llama"), {"by": "word", "relays": "token", "unit": "log-probability"}
+    with pytest.raises(InputError, match=r"the budget: expected at least .* for the gates that find the passage") as no:
+        wherefrom.trace_routes(model, "ab, cd ef; gh ij", " kl", budget=3, **told)
+    assert 3 < no.value.least < 6
+    assert f"Give {no.value.least:g}" in str(no.value)
+    assert "got 3." in str(no.value)
+    found = wherefrom.trace_routes(model, "ab, cd ef; gh ij", " kl", budget=no.value.least, **told)
+    assert found.cost.passes <= no.value.least
+
+
+def test_a_depth_without_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[Any] = []
+    candidates = Search._candidates
+
+    def counted(self: Search, level: Any) -> Any:
+        levels.append(level)
+        assert len(levels) <= len("ab cd ef gh ij kl mn op")
+        return candidates(self, level)
+
+    monkeypatch.setattr(Search, "_candidates", counted)
+    told = {"source": "ab", "unit": "log-probability", "budget": 30}
+    found = wherefrom.trace_routes(small_model("llama"), "ab cd ef gh ij", " q", depth=10**6, **told)
+    assert found.depth == 10**6
+    assert found.measured >= 1
 
 
 def test_a_model_of_transformers_has_the_same_routes(smollm: LanguageModel) -> None:
@@ -530,6 +565,13 @@ def test_a_tree_is_drawn_within_its_columns(small_trace: RouteTrace) -> None:
     for width in (80, 60, 44):
         lines = [line.plain for line in route_lines(small_trace, width=width)]
         assert max(map(cell_len, lines)) <= width
+    for width in (1, 10, 17, 18, 25):  # too narrow for a tree, which is drawn whole all the same
+        lines = [line.plain for line in route_lines(small_trace, width=width)]
+        start = next(number for number, line in enumerate(lines) if line.startswith("  effect  share"))
+        drawn = lines[start + 1 : start + 1 + len(small_trace.steps)]
+        assert [float(line.split()[0]) for line in drawn] == pytest.approx(
+            [small_trace.steps[number].effect for _, number in small_trace.tree()], abs=0.006
+        )
     lines = [line.plain for line in route_lines(small_trace)]
     start = next(number for number, line in enumerate(lines) if line.startswith("  effect  share"))
     drawn = lines[start + 1 : start + 1 + len(small_trace.steps)]
@@ -544,6 +586,14 @@ def test_a_tree_is_drawn_within_its_columns(small_trace: RouteTrace) -> None:
     text = " ".join(" ".join(lines).split())
     assert f"The {len(small_trace.routes)} routes knocked out together: {small_trace.joint:+.2f}, " in text
     assert f"Left alone they keep {small_trace.kept:+.2f}, " in text
+
+
+def test_a_passage_that_speaks_against_the_answer_is_said_to(small_trace: RouteTrace) -> None:
+    turned, text = replace(small_trace, total=-abs(small_trace.total)), "The passage speaks against the answer"
+    assert text in " ".join(line.plain for line in route_lines(turned))
+    assert text in str(turned)
+    good = replace(small_trace, total=abs(small_trace.total))
+    assert text not in " ".join(line.plain for line in route_lines(good)) + str(good)
 
 
 def test_the_graph_holds_together(small_trace: RouteTrace) -> None:
@@ -579,6 +629,10 @@ def test_the_graph_holds_together(small_trace: RouteTrace) -> None:
         ({"budget": 0.5}, "the budget: expected more than 1 pass"),
         ({"budget": 2, "source": None}, "the budget: expected more than 3 passes, .* gates"),
         ({"budget": "much"}, "the budget: expected more than 1 pass.*, got 'much'"),
+        ({"budget": math.inf}, "the budget: expected more than 1 pass.*, got inf"),
+        ({"budget": math.nan}, "the budget: expected more than 1 pass.*, got nan"),
+        ({"budget": 10**400}, "the budget: expected more than 1 pass.*, got a whole number of more than 40 digits"),
+        ({"budget": np.bool_(True)}, "the budget: expected more than 1 pass"),
         ({"budget": 2, "source": "Anna lives in Oslo."}, r"the budget: expected at least 2\.\d passes"),
         ({"relays": "syllable"}, 'the unit of passages: expected "token"'),
         ({"relays": ["Clara"]}, 'the relays: expected a unit, such as "word"'),

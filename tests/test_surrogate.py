@@ -172,6 +172,17 @@ def test_the_mean_above_0_is_that_of_a_truncated_normal(z):
     assert _mean_above_0(2 * z, 2.0) == pytest.approx(expected, rel=0.02)
 
 
+def test_a_mean_without_any_error_is_itself():
+    assert [_mean_above_0(mean, 0.0) for mean in (-2.0, 0.0, 3.0)] == [0.0, 0.0, 3.0]
+
+
+def test_very_large_numbers_can_be_fitted():
+    kept = made(12, 5, 3)[0]
+    prior = np.arange(1.0, 6.0)
+    found = fit(kept, kept @ prior * 1e30, prior=prior * 1e30)
+    assert found.weights == pytest.approx(prior * 1e30, rel=1e-6)
+
+
 def test_no_runs_give_the_prior():
     prior = np.array([3.0, -1.0])
     found = fit(np.zeros((0, 2), dtype=bool), [], prior=prior)
@@ -270,6 +281,9 @@ def test_a_run_that_is_as_foreseen_changes_nothing(sizes):
         (np.ones((2, 2)), [1.0, 2.0], {"prior": [1.0, np.inf]}, "got NaN or an infinity"),
         (np.ones((2, 2)), [1.0, 2.0], {"alpha": -1.0}, "the strength"),
         (np.ones((2, 2)), [1.0, 2.0], {"alpha": np.nan}, "the strength"),
+        (np.ones((2, 2)), [1.0, 2.0], {"alpha": "x"}, "the strength: expected a number from 0 up, got 'x'"),
+        ("x", [1.0], {}, "the runs of a fit: expected numbers in rows of equal length, got others as kept"),
+        (np.ones((2, 2)), [1.0, [2.0]], {}, "got others as values"),
         (np.ones((0, 0)), [], {}, "the runs of a fit"),
     ],
 )

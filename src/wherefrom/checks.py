@@ -6,8 +6,9 @@ They know nothing of models or recordings, so every floor can ask them, and impo
 
 from __future__ import annotations
 
+import math
 import operator
-from numbers import Number
+from numbers import Number, Real
 from typing import Any, TypeVar
 
 from wherefrom.errors import InputError
@@ -36,6 +37,32 @@ def whole(what: str, value: Any, *, least: int, way_out: str) -> int:
         raise InputError(
             what, expected=f"a whole number from {least} up", given=f"{value!r}", way_out=way_out, value=value
         )
+    return number
+
+
+def as_number(value: Any) -> float | None:
+    """Return a finite number of any kind, Python's or numpy's, as a float; None for anything else, True included."""
+    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's bool is no Real
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def check_number(
+    what: str, value: Any, *, expected: str, way_out: str, least: float = -math.inf, **facts: Any
+) -> float:
+    """Return `value` as a float if it is a finite number of at least `least`.
+
+    Raises:
+        InputError: anything else; True is no number here.
+    """
+    number = as_number(value)
+    if number is None or number < least:
+        given = f"{number:g}" if number is not None else _named(value)
+        raise InputError(what, expected=expected, given=given, way_out=way_out, least=least, **facts)
     return number
 
 
@@ -100,5 +127,7 @@ def check_kind(what: str, value: Any, kind: type[Kind], *, way_out: str) -> Kind
 
 def _named(value: Any) -> str:
     """Return a wrong value as an error shows it: whole if it is short, else what it is."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a whole number of more than 40 digits"
     plain = value is None or isinstance(value, Number | str | bytes)
     return repr(value) if plain and len(repr(value)) <= 40 else f"a value of type {type(value).__name__}"

@@ -235,6 +235,14 @@ def _flash(
     q: Tensor, k: Tensor, v: Tensor, limits: Limits, scale: float, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return outputs and lse by torch's flash kernel for a CPU, which wants one size of keys and values."""
+    if not q.dtype == k.dtype == v.dtype:
+        formats = [f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in {"q": q, "k": k, "v": v}.items()]
+        raise InputError(
+            "the arrays of an attention call",
+            expected="one number format",
+            given=", ".join(formats),
+            way_out="Under torch.autocast they differ: run the model outside of it, in its own format.",
+        )
     value_size, size = v.shape[-1], max(v.shape[-1], k.shape[-1])
     if value_size != k.shape[-1]:  # zeros change neither a product of q and k nor the values before them
         q, k, v = (F.pad(x, (0, size - x.shape[-1])) for x in (q, k, v))

@@ -237,11 +237,12 @@ def _messages(path: Path, text: str | None, file: Path | None) -> Any:
             way_out="Check the path.",
             path=path,
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else error
         raise InputError(
             "the chat's file",
             expected='a list of messages as JSON, [{"role": "user", "content": "..."}]',
-            given=f"{path}, which is none ({error})",
+            given=f"{path}, which is none ({why})",
             way_out="Write it with json.dumps(messages).",
             path=path,
         ) from error

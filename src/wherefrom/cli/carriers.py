@@ -86,7 +86,7 @@ def carriers(
     """
     given = None if cases is None else _read(cases)
     others = None if test is None else _read(test)
-    plain = None if ordinary is None else read_text(None, ordinary)
+    plain = None if ordinary is None else _plain(ordinary)
     if given is None:
         given = list(wherefrom.retrieval_cases(made, seed=seed))
     loaded = wherefrom.load(model, library=library, say=say)
@@ -112,6 +112,17 @@ def carriers(
 
     with output():
         print_carriers(found, top=top)
+
+
+def _plain(path: Path) -> str:
+    """Return the ordinary text of a file."""
+    try:
+        return read_text(None, path)
+    except InputError as error:
+        what = error.what.replace("the prompt", "the ordinary text")
+        raise InputError(
+            what, expected=error.expected, given=error.given, way_out=error.way_out, **error.facts
+        ) from error
 
 
 def _read(path: Path) -> list[Case]:
@@ -147,6 +158,8 @@ def _case(line: str, number: int, path: Path) -> Case:
         found: Any = json.loads(line)
     except ValueError as error:
         raise _wrong(path, number, f"none ({error})") from error
+    except RecursionError as error:
+        raise _wrong(path, number, "lists or objects nested too deep") from error
     if not isinstance(found, dict):
         raise _wrong(path, number, f"a JSON value of another kind ({line.strip()[:40]})")
     missing = [name for name in FIELDS[:3] if name not in found]

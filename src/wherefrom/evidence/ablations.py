@@ -27,7 +27,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from wherefrom.checks import check_index, check_items, check_kind
+from wherefrom.checks import check_index, check_items, check_kind, check_number
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.choices import subsets as subsets
 from wherefrom.evidence.goal import Goal
@@ -95,7 +95,8 @@ class Ablations:
         cost: forward passes' worth of all that this call ran, the whole text and checks included: tokens run, over the
             tokens of the whole text.
         alone: in how many runs only the rows behind the change were run.
-        noise: the size below which a difference is rounding.
+        noise: the size below which a difference is rounding: of the model's number format, and of rows that are run
+            alone.
         seconds: wall clock.
         exactness: how exact the values are, in a sentence.
     """
@@ -160,8 +161,9 @@ def ablate(
         RecordingError: a cut that took no effect, or numbers that are not finite.
     """
     start = time.perf_counter()
+    allowed = _allowed(budget)
     measurer = Ablator(runner, goal, passages)
-    left = None if budget is None else budget - measurer.cost
+    left = None if allowed is None else allowed - measurer.cost
     found = measurer.measure(kept, how=how, layers=layers, heads=heads, budget=left, progress=progress)
     return replace(found, cost=measurer.cost, seconds=time.perf_counter() - start)
 
@@ -211,8 +213,9 @@ def knock_out_edges(
         RecordingError: a cut that took no effect, or numbers that are not finite.
     """
     start = time.perf_counter()
+    allowed = _allowed(budget)
     measurer = Ablator(runner, goal)
-    left = None if budget is None else budget - measurer.cost
+    left = None if allowed is None else allowed - measurer.cost
     found = measurer.cut(cuts, budget=left, progress=progress)
     return replace(found, cost=measurer.cost, seconds=time.perf_counter() - start)
 
@@ -306,6 +309,7 @@ class Ablator:
             self.whole = float(goal.value(self._prefix.logits)[0])
         _require_finite(self.whole)
         self._alone: bool | None = None
+        self._apart = 0.0  # by how much the value of rows run alone differs from that of the whole text
         self._noise: float | None = None
 
     @property
@@ -315,7 +319,11 @@ class Ablator:
 
     @property
     def noise(self) -> float:
-        """The size below which a difference is rounding: `ROUNDING` at least; in half precision as `noise_floor`."""
+        """The size below which a difference is rounding: `ROUNDING` at least; in half precision as `noise_floor`.
+
+        Where rows are run alone it is twice what their own value, nothing taken away, differs from the whole text's, or
+        more: runs of them are compared with that.
+        """
         if self._noise is None:
             self._noise = 2 * propagated(self._goal, self._prefix.logits, self._runner.format)
             if self._runner.format in WIDE:
@@ -323,7 +331,7 @@ class Ablator:
             else:
                 found, tokens = measured_noise(self._runner, self._goal)
                 self._noise, self._tokens = max(self._noise, 2 * found), self._tokens + tokens
-        return self._noise
+        return max(self._noise, 2 * self._apart)
 
     @property
     def upfront(self) -> float:
@@ -372,6 +380,7 @@ class Ablator:
 
     def _measured(self, planned: Callable[[], _Taken], budget: float | None, progress: Progress | None) -> Ablations:
         start, tokens = time.perf_counter(), self._tokens
+        budget = _allowed(budget)
         taken, noise = planned(), self.noise
         runs = taken.runs
         if budget is not None:
@@ -509,9 +518,12 @@ class Ablator:
         try:
             with torch.no_grad():
                 logits = self._prefix.run(ids, positions.tolist(), rows, attend)
+            if not all(same) or not agree(logits, self._prefix.logits):
+                return False
+            self._apart = abs(float(self._goal.value(logits)[0]) - self.whole)
         except Exception:  # whatever a model makes of a few tokens: whole texts are run then
             return False
-        return all(same) and agree(logits, self._prefix.logits)
+        return True
 
     def _affordable(self, runs: Sequence[_Run | None], budget: float) -> int:
         """Return how many runs, from the first on, a budget pays for."""
@@ -599,6 +611,14 @@ class Ablator:
         return Lost(named[0], named[1], Where.of(scope.layers, scope.heads, self._prefix.sizes))
 
 
+def _allowed(budget: float | None) -> float | None:
+    """Return the forward passes' worth that may be run; None: as many as it takes."""
+    if budget is None:
+        return None
+    way_out = "Leave it out to run everything."
+    return check_number("the budget", budget, expected="a number of forward passes' worth", way_out=way_out)
+
+
 def _require_same(goal: Goal, priced: Priced | None) -> None:
     """Refuse prices of another text, or of other rows of it."""
     if priced is not None and (priced.goal.ids, priced.goal.rows) != (goal.ids, goal.rows):
@@ -679,7 +699,8 @@ def require_cut(how: Any, layers: Any, heads: Any) -> None:
             "the layers and heads of a deletion",
             expected="none",
             given="some",
-            way_out='What is taken out of the text is in no layer: ask for how="total" or "direct".',
+            way_out="What is taken out of the text is in no layer: ask for a total or direct cut "
+            '(how="total", --how total).',
         )
 
 

@@ -25,6 +25,9 @@ Numbers = NDArray[np.float64]
 SCHEMA = "wherefrom.answer/1"
 MATTERS = 0.1
 """A passage mattered if its effect is at least this share of the largest one's, and beyond the noise."""
+ENOUGH = 8
+"""Measured runs from which on they correct the estimate of single passages and say how well a lens ranks them; fewer
+only give the estimate its scale."""
 CLAIMS = 0.5
 """Weights point at a passage that has at least this share of the largest passage's weight."""
 
@@ -93,7 +96,7 @@ class AnswerTrace(ScoredAnswer):
             no edges were priced.
         where: in which layers and heads edges were priced, gated and cut, in words.
         measured: [P], what the answer's value lost when a passage alone was taken away; NaN where that was not run.
-        evidence: [P], the best estimate: the gate's, corrected by all that was measured; equal to it where nothing was.
+        evidence: [P], an estimate of each passage's effect, whatever else is there or missing; see `estimate`.
         how: how passages were taken away: "deletion", "total" or "direct".
         ablations: the measured runs, those with several passages away included; None where nothing was measured.
         fitted: the fit of those runs; None likewise.
@@ -126,37 +129,57 @@ class AnswerTrace(ScoredAnswer):
         return float("nan") if self.ablations is None else self.ablations.noise
 
     @property
+    def estimate(self) -> str:
+        """What `evidence` is, in words: the gate's numbers, the same to the scale of few runs, or a fit of many."""
+        if self.runs >= ENOUGH:
+            return "a fit of all runs, from the gate's numbers on"
+        scaled = self.fitted is not None and self.fitted.scale > 0
+        return "the gate's number, to the scale of the runs" if scaled else "the gate's number, in its own unit"
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """[P]: which passages were taken away alone, and so measured."""
+        return ~np.isnan(self.measured)
+
+    @property
     def order(self) -> NDArray[np.int64]:
-        """The passages by the size of their evidence, the largest first."""
-        return np.argsort(-np.abs(self.evidence), kind="stable")
+        """The passages: the measured ones by the size of their effect, then the others by that of the estimate."""
+        return np.lexsort((-np.abs(self.best), ~self.known))
 
     @property
     def best(self) -> Numbers:
         """[P]: what was measured where it was, the estimate elsewhere."""
-        return np.where(np.isnan(self.measured), self.evidence, self.measured)
+        return np.where(self.known, self.measured, self.evidence)
 
     @property
     def mattered(self) -> tuple[int, ...]:
-        """The passages that mattered, the largest first: a tenth of the largest effect at least, and beyond noise."""
+        """The passages measured to matter, the largest first: a tenth of the largest effect at least, beyond noise."""
+        return self._large(self.known)
+
+    @property
+    def suspected(self) -> tuple[int, ...]:
+        """Those that were not measured and whose estimate says so, likewise."""
+        return self._large(~self.known)
+
+    def _large(self, among: NDArray[np.bool_]) -> tuple[int, ...]:
         size = np.abs(self.best)
         least = max(MATTERS * float(size.max(initial=0.0)), float(np.nan_to_num(self.noise)))
-        order = np.argsort(-size, kind="stable")
-        return tuple(int(place) for place in order if size[place] >= least and size[place] > 0)
+        return tuple(int(p) for p in np.argsort(-size, kind="stable") if among[p] and size[p] >= least and size[p] > 0)
 
     @property
     def misleading(self) -> tuple[int, ...]:
         """Passages that weights point at and that were measured not to matter, the heaviest first."""
         weights = self.lenses["weight"].values
         heavy = weights >= CLAIMS * float(weights.max(initial=0.0))
-        still = heavy & ~np.isnan(self.measured)
+        still = heavy & self.known
         found = [int(place) for place in np.flatnonzero(still) if int(place) not in self.mattered]
         return tuple(sorted(found, key=lambda place: -float(weights[place])))
 
     def sources(self, top: int | None = None) -> Answer:
-        """Return the passages as a table, by the size of their evidence.
+        """Return the passages as a table, the measured ones first.
 
         Args:
-            top: list so many; the others are summed. All unless given.
+            top: list so many, in `order`; the others are summed. All unless given.
         """
         order = [int(place) for place in self.order]
         listed = order if top is None else order[:top]
@@ -170,7 +193,7 @@ class AnswerTrace(ScoredAnswer):
                 Column("text", "", "its beginning"),
                 *(Column(lens.name, lens.unit, lens.meaning) for lens in lenses),
                 Column("measured", self.unit, f"what the answer loses without it ({self.how}); - was not run"),
-                Column("evidence", self.unit, "the estimate after all that was measured"),
+                Column("evidence", self.unit, f"estimate: {self.estimate}"),
             ),
             rows=tuple(
                 (
@@ -183,7 +206,9 @@ class AnswerTrace(ScoredAnswer):
                 for place in listed
             ),
             exactness="\n".join(f"{lens.name}: {lens.exactness}" for lens in lenses),
-            left_out=f"Not listed: {len(rest)} passages with {remainder:.4f} of evidence in all, signs apart.",
+            left_out=f"Not listed: {len(rest)} passages with {remainder:.4f} of evidence in all, signs apart."
+            if rest
+            else "Nothing is left out.",
             remainder=remainder,
         )
 
@@ -210,8 +235,10 @@ class AnswerTrace(ScoredAnswer):
             "heads": [{**vars(one), "price": rounded(one.price)} for one in self.heads],
             "where": self.where,
             "how": self.how,
+            "estimate": self.estimate,
             "runs": self.runs,
             "mattered": list(self.mattered),
+            "suspected": list(self.suspected),
             "misleading": list(self.misleading),
             "agreements": [
                 {"lens": own.lens, "correlation": rounded(own.correlation), "runs": own.runs} for own in self.agreements

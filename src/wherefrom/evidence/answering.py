@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wherefrom.checks import check_items
+from wherefrom.checks import check_items, check_number
 from wherefrom.errors import InputError
 from wherefrom.evidence.ablations import Ablations, Ablator, Heads, How, require_cut, subsets
-from wherefrom.evidence.answered import Agreement, AnswerTrace, HeadPrice, Lens, spearman
+from wherefrom.evidence.answered import ENOUGH, Agreement, AnswerTrace, HeadPrice, Lens, spearman
 from wherefrom.evidence.edges import How as Price
 from wherefrom.evidence.gates import AT, gate_gradients
 from wherefrom.evidence.goal import AnswerGoal, Unit
@@ -41,10 +41,9 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 Numbers: TypeAlias = NDArray[np.float64]
 BUDGET = 12.0
 ALONE = 3
-"""So many of the strongest passages are taken away alone, before random ones together."""
-ENOUGH = 8
-"""Measured runs from which on they correct the estimate of single passages and say how well a lens ranks them; fewer
-only give the estimate its scale."""
+"""So many of the strongest passages are taken away alone, before random ones together, where not all of them can be."""
+BESIDE = 4
+"""Where all can, so many runs without random ones together must be affordable besides."""
 MOST_RUNS = 256
 STRONGEST = 3
 """So many heads are named of each passage."""
@@ -126,7 +125,7 @@ def trace_answer(
     runner = runner_of(model, tokenizer)
     where = EVERYWHERE if layers is None and heads is None else Where.of(layers, heads, sizes_of(runner))
     read = read_prompted(model, runner, prompt, answer, question=question, tokenizer=tokenizer, max_tokens=max_tokens)
-    goal = AnswerGoal(read.tokens.ids, read.first, unit, None if words is None else tuple(words))
+    goal = AnswerGoal(read.tokens.ids, read.first, unit, words)
     asked = _Asked(runner, goal, divided(read, by), where)
     tell("reading the text", 0, 3)
     priced = price(runner, goal) if pricing else None
@@ -169,19 +168,16 @@ def trace_answer(
 def _require_budget(budget: Any, gates: int, direct: bool) -> bool:
     """Refuse a budget that does not pay for the lenses; return whether it pays for pricing every edge too."""
     least = 1.0 + 2 * gates + 3 * direct
-    number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if not number or not budget >= least:
-        more = ", two along the residual stream and one to price every edge" * direct
-        way_out = "Give {0:g} to measure nothing, {1:g} to price every edge too, more" if not direct else "Give more"
-        raise InputError(
-            "the budget",
-            expected=f"at least {least:g} passes: one to read the text, a forward and a backward one for each gate"
-            + more,
-            given=f"{budget:g}" if number else repr(budget),
-            way_out=way_out.format(least, least + 1) + " to check the estimates by taking passages away.",
-            least=least,
-        )
-    return direct or bool(budget >= least + 1)
+    more = ", two along the residual stream and one to price every edge" * direct
+    way_out = "Give {0:g} to measure nothing, {1:g} to price every edge too, more" if not direct else "Give more"
+    number = check_number(
+        "the budget",
+        budget,
+        expected=f"at least {least:g} passes: one to read the text, a forward and a backward one for each gate" + more,
+        way_out=way_out.format(least, least + 1) + " to check the estimates by taking passages away.",
+        least=least,
+    )
+    return direct or number >= least + 1
 
 
 def _why(name: str, pricing: bool, gates: int) -> str:
@@ -306,12 +302,13 @@ def _measured(trace: AnswerTrace, measurer: Ablator, how: How, layers: Any, head
     left = trace.cost.budget - trace.cost.passes
     if left < measurer.upfront:
         return trace
-    kept = _choices(trace.passages, _prior(trace))
+    left -= measurer.upfront
+    every, few = (_choices(trace.passages, _prior(trace), alone) for alone in (len(trace.passages), ALONE))
     try:
-        costs = np.cumsum(measurer.costs(kept, how=how, layers=layers, heads=heads))
+        affordable = [_affordable(measurer, kept, left, how, layers, heads) for kept in (every, few)]
     except InputError:  # a choice that leaves nothing of the prompt: one passage, which is all of it
         return trace
-    kept = kept[costs <= left - measurer.cost - measurer.upfront]
+    kept = affordable[0] if len(affordable[0]) >= len(trace.passages) + BESIDE else affordable[1]
     runs = None
     if len(kept):
         told = lambda done, total: tell("taking passages away", done, total)  # noqa: E731
@@ -325,9 +322,19 @@ def _prior(trace: AnswerTrace) -> Numbers:
     return np.nan_to_num(trace.lenses["gate"].values)
 
 
-def _choices(parts: Sequence[Passage], gate: Numbers) -> NDArray[np.bool_]:
-    """Return which passages are kept in each run that a budget may pay for, bool [n, P], each choice once."""
-    strongest = np.argsort(-np.abs(gate), kind="stable")[:ALONE]
+def _affordable(
+    measurer: Ablator, kept: NDArray[np.bool_], left: float, how: How, layers: Any, heads: Any
+) -> NDArray[np.bool_]:
+    """Return the first of some choices that so many passes pay for."""
+    return kept[np.cumsum(measurer.costs(kept, how=how, layers=layers, heads=heads)) <= left - measurer.cost]
+
+
+def _choices(parts: Sequence[Passage], gate: Numbers, most: int) -> NDArray[np.bool_]:
+    """Return which passages are kept in each run that a budget may pay for, bool [n, P], each choice once.
+
+    The strongest ones, at most so many, are gone alone first; then random halves are.
+    """
+    strongest = np.argsort(-np.abs(gate), kind="stable")[:most]
     alone = np.arange(len(parts)) != strongest[:, None]  # n P
     both = np.concatenate([alone, subsets(parts, MOST_RUNS, seed=SEED)])
     return both[np.sort(np.unique(both, axis=0, return_index=True)[1])]
@@ -353,6 +360,6 @@ def _corrected(trace: AnswerTrace, runs: Ablations) -> AnswerTrace:
         trace,
         fitted=fitted,
         measured=measured,
-        evidence=fitted.weights if enough else fitted.scale * gate,
+        evidence=fitted.weights if enough else gate * (fitted.scale if fitted.scale > 0 else 1.0),
         agreements=tuple(agreements) if enough else (),
     )

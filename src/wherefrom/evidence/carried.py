@@ -97,12 +97,15 @@ class Together:
 
     @property
     def ratio(self) -> Mean:
-        """The effect over the mean size of a draw's effect, so that draws that help and that hurt do not cancel.
+        """The effect over the mean size of what a case loses without others, so that help and harm do not cancel.
 
-        Infinite where the others change nothing at all.
+        Sizes are of single cases and draws: others that hurt one answer and help the next have a mean near 0 and do
+        much all the same. Infinite, with the effect's sign, where the others change nothing at all; NaN where the found
+        change nothing either.
         """
-        size = float(np.abs(self.others_lost.mean(axis=1)).mean())
-        return self._mean(_over(self.effect.value, size), self._again[2])
+        size = float(np.abs(self.others_lost).mean())
+        value = _over(self.effect.value, size)
+        return Mean(value, value, value) if math.isnan(value) else self._mean(value, self._again[2])
 
     def only(self, cases: Collection[int]) -> Together:
         """Return the same of some of the cases alone; ordinary text is as it was."""
@@ -117,14 +120,20 @@ class Together:
 
     @cached_property
     def _again(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The effect, that of others, and their ratio, of cases and draws drawn again, each [RESAMPLED]."""
+        """The effect, that of others, and their ratio, of cases and draws drawn again, each [RESAMPLED].
+
+        Where nothing changes anything in what was drawn, the ratio counts as 0.
+        """
         draw = np.random.default_rng(0)
         cases = draw.integers(len(self.lost), size=(RESAMPLED, len(self.lost)))
         draws = draw.integers(len(self.others), size=(RESAMPLED, len(self.others)))
         found = self.lost[cases].mean(axis=1)
-        each = np.take_along_axis(self.others_lost[:, cases].mean(axis=-1).T, draws, axis=1)  # RESAMPLED R
-        size = np.abs(each).mean(axis=1)
-        return found, each.mean(axis=1), np.array(list(map(_over, found.tolist(), size.tolist())))
+        others, size = (
+            np.take_along_axis(lost[:, cases].mean(axis=-1).T, draws, axis=1).mean(axis=1)  # RESAMPLED
+            for lost in (self.others_lost, np.abs(self.others_lost))
+        )
+        ratio = np.array(list(map(_over, found.tolist(), size.tolist())))
+        return found, others, np.nan_to_num(ratio, nan=0.0, posinf=math.inf, neginf=-math.inf)
 
     def _mean(self, value: float, again: Numbers) -> Mean:
         if len(self.lost) < ENOUGH:
@@ -352,19 +361,19 @@ def require_score(by: Any) -> None:
     Raises:
         InputError: it is none.
     """
-    if by not in RANKINGS:
+    if not isinstance(by, str) or by not in RANKINGS:
         raise InputError(
             "the score to find heads by",
             expected=f"one of {', '.join(map(repr, RANKINGS))}",
             given=repr(by),
-            way_out="They are told apart at the top of wherefrom.evidence.head_scores.",
+            way_out="They are told apart in docs/carriers.md.",
             by=by,
         )
 
 
 def _over(found: float, size: float) -> float:
-    """Return a ratio, which nothing at all makes infinite, or 0 where the found too did nothing or helped."""
-    return found / size if size > 0 else math.inf if found > 0 else 0.0
+    """Return a ratio; over nothing at all it is infinite, with the sign of what was found, or NaN of nothing too."""
+    return found / size if size > 0 else math.copysign(math.inf, found) if found else math.nan
 
 
 def _cell(value: float) -> float | None:

@@ -229,12 +229,12 @@ def measure_carriers(
 
 
 def _require_one_of(what: str, value: Any, known: Sequence[str]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise InputError(
             what,
             expected=" or ".join(map(repr, known)),
             given=repr(value),
-            way_out="They are told apart in help(wherefrom.find_carriers).",
+            way_out="They are told apart in help(wherefrom.find_carriers) and by wherefrom carriers --help.",
         )
 
 
@@ -254,7 +254,7 @@ def _parted(cases: Sequence[Asked]) -> tuple[tuple[Asked, ...], tuple[Asked, ...
             "the cases",
             expected="two of a family at least, one to find heads on and one to test them on",
             given=f"{len(cases)}, of which none is left to test on",
-            way_out="Give more cases, or others to test on: test=[...].",
+            way_out="Give more cases, or others to test on (test=[...], --test FILE).",
         )
     return tuple(found), tuple(tested)
 

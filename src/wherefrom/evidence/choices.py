@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.checks import whole
+from wherefrom.checks import as_number, whole
 from wherefrom.errors import InputError
 
 Bools: TypeAlias = NDArray[np.bool_]
@@ -27,16 +27,17 @@ def subsets(passages: Sequence[Any] | int, n: int, *, share: float = 0.5, seed: 
         seed: of the choices.
 
     Raises:
-        InputError: no passages, a number below 0, a share that is not between 0 and 1.
+        InputError: no passages, a number or a seed below 0, a share that is not between 0 and 1.
     """
     count = len(passages) if isinstance(passages, Sequence) else passages
     whole("the number of passages", count, least=1, way_out="Give the passages of a prompt.")
     whole("the number of choices", n, least=0, way_out="Each is one run.")
-    if not 0 < share < 1:
+    whole("the seed", seed, least=0, way_out="Any number draws other choices.")
+    if not 0 < (as_number(share) or 0) < 1:
         raise InputError(
             "the share of passages to keep",
             expected="a number between 0 and 1",
-            given=str(share),
+            given=repr(share),
             way_out="A half is usual.",
         )
     generator = np.random.default_rng(seed)

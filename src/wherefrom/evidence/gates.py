@@ -205,7 +205,6 @@ class _Round(NamedTuple):
 def _one_round(
     runner: Runner, goal: Goal, gates: Gates, m: float, per_head: bool, where: Where, attend: Attend
 ) -> _Round:
-    shared = torch.full((1, len(gates)), m, dtype=torch.float64, requires_grad=True)
     own: list[Tensor] = []  # by call, [H, P]
     calls: list[tuple[int, str, int]] = []
     sizes: dict[int, int] = {}
@@ -223,6 +222,7 @@ def _one_round(
         return attend(one, gates, torch.where(where.mask(one.layer, heads)[:, None], given, 1.0))
 
     with torch.inference_mode(False), torch.enable_grad():
+        shared = torch.full((1, len(gates)), m, dtype=torch.float64, requires_grad=True)
         logits = runner.logits(torch.tensor([goal.ids]), goal.rows, attention=attention)
         value = goal.value(logits).sum()
         # Only what lies between the gates and the goal is differentiated: no weights, nothing below the first call.

@@ -8,12 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from wherefrom.errors import InputError
+from wherefrom.checks import as_index, check_items, whole
+from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
 
 Unit: TypeAlias = Literal["log-odds", "log-probability"]
@@ -85,18 +86,23 @@ class AnswerGoal(Goal):
         ids: of the prompt and the answer.
         first: the position of the answer's first token.
         unit: "log-odds", or "log-probability", log p.
-        chosen: places of the answer's tokens that count, from 0; None: all. p is then their product alone.
+        chosen: places of the answer's tokens that count, from 0, ascending, each once; None: all. p is then their
+            product alone.
 
     Raises:
-        InputError: no answer, or no prompt before it.
+        InputError: no answer, or no prompt before it; another unit; places that are not the answer's, or not ascending;
+            ids that are no whole numbers.
     """
 
     ids: tuple[int, ...]
     first: int
     unit: Unit = "log-odds"
-    chosen: tuple[int, ...] | None = None
+    chosen: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", _checked_ids(self.ids))  # numpy's numbers become plain ones
+        way_out = "It is the position of the answer's first token."
+        object.__setattr__(self, "first", whole("where the answer begins", self.first, least=0, way_out=way_out))
         if not 0 < self.first < len(self.ids):
             missing = "answer" if self.first else "prompt"
             raise InputError(
@@ -105,14 +111,14 @@ class AnswerGoal(Goal):
                 given="none",
                 way_out="Write one; the model's own is taken where none is given." if self.first else "Write one.",
             )
-        wrong = [place for place in self.chosen or () if not 0 <= place < len(self.ids) - self.first]
-        if wrong or self.chosen == ():
+        if not isinstance(self.unit, str) or self.unit not in get_args(Unit):
             raise InputError(
-                "the chosen tokens of the answer",
-                expected=f"places from 0 to {len(self.ids) - self.first - 1}, at least one",
-                given=str(wrong[0]) if wrong else "none",
-                way_out="Leave them out to ask about the whole answer.",
+                "the unit",
+                expected=" or ".join(map(repr, get_args(Unit))),
+                given=repr(self.unit),
+                way_out="Log-odds are log p - log(1 - p), the log-probability is log p, p the answer's probability.",
             )
+        object.__setattr__(self, "chosen", _checked_places(self.chosen, len(self.ids) - self.first))
 
     @property
     def prompt(self) -> int:  # type: ignore[override]
@@ -131,16 +137,32 @@ class AnswerGoal(Goal):
         return tuple(self.ids[row + 1] for row in self.rows)
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """Return the log-probability of each token that counts, float64 [B, R], of the logits [B, R, N]."""
+        """Return the log-probability of each token that counts, float64 [B, R], of the logits [B, R, N].
+
+        Raises:
+            InputError: the model has no such token.
+            RecordingError: logits that are NaN or infinite.
+        """
+        if max(self.tokens) >= logits.shape[-1]:
+            raise unknown_token(max(self.tokens), logits.shape[-1])
         own = torch.tensor(self.tokens, device=logits.device).expand(len(logits), -1).unsqueeze(-1)  # B R 1
         wide = logits.double()
-        return wide.gather(-1, own)[..., 0] - torch.logsumexp(wide, dim=-1)
+        norm = torch.logsumexp(wide, dim=-1)  # B R; finite where some logits are -inf, as of tokens that are never said
+        if not bool(torch.isfinite(norm.detach()).all()):
+            raise RecordingError(
+                "the logits of the answer's rows",
+                expected="finite numbers",
+                given="NaN or an infinity",
+                way_out="The model's numbers overflow on this text; nothing was measured.",
+            )
+        return wide.gather(-1, own)[..., 0] - norm
 
     def value(self, logits: Tensor) -> Tensor:
         """Return the answer's log-odds or log-probability, float64 [B].
 
         Raises:
             InputError: log-odds that are infinite, of a probability that is 0 or 1 in double precision.
+            RecordingError: logits that are NaN or infinite.
         """
         log_p = self.log_probabilities(logits).sum(dim=-1)  # B
         if self.unit == "log-probability":
@@ -155,6 +177,52 @@ class AnswerGoal(Goal):
                 way_out=WAY_OUT,
             )
         return odds
+
+
+def unknown_token(token: int, vocabulary: int) -> InputError:
+    """Return the refusal of a token id that a model does not have."""
+    return InputError(
+        "the token ids",
+        expected=f"numbers from 0 to {vocabulary - 1}",
+        given=f"{token}",
+        way_out="Use ids of this model's tokenizer.",
+        token=token,
+    )
+
+
+def _checked_ids(ids: Any) -> tuple[int, ...]:
+    """Return token ids as plain numbers; refuse others."""
+    how = {"expected": "whole numbers from 0 up, such as (12, 7)", "way_out": "Use ids of the model's tokenizer."}
+    found = []
+    for one in check_items("the token ids", ids, **how):
+        number = as_index(one)
+        if number is None or number < 0:
+            raise InputError("the token ids", given=repr(one if number is None else number), **how)
+        found.append(number)
+    return tuple(found)
+
+
+def _checked_places(chosen: Any, count: int) -> tuple[int, ...] | None:
+    """Return which of an answer's tokens count, as plain numbers; refuse what is none of them or in another order."""
+    if chosen is None:
+        return None
+    what = "the chosen tokens of the answer"
+    how = {
+        "expected": f"places from 0 to {count - 1}, at least one, ascending, each once",
+        "way_out": "A single one is (0,); leave them out to ask about the whole answer.",
+    }
+    found: list[int] = []
+    for one in check_items(what, chosen, **how):
+        number = as_index(one)
+        if number is None or not 0 <= number < count:
+            raise InputError(what, given=repr(one if number is None else number), **how)
+        if found and number <= found[-1]:
+            given = f"{number} twice" if number in found else f"{number} behind {found[-1]}"
+            raise InputError(what, given=given, **how)
+        found.append(number)
+    if not found:
+        raise InputError(what, given="none", **how)
+    return tuple(found)
 
 
 def log1mexp(x: Tensor) -> Tensor:

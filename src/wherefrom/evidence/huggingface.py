@@ -34,6 +34,7 @@ from wherefrom.capture.huggingface.sites import as_written
 from wherefrom.capture.huggingface.texts import label_of
 from wherefrom.checks import check_index
 from wherefrom.errors import InputError, RecordingError
+from wherefrom.evidence.running import drawing_nothing
 from wherefrom.evidence.target import Target
 from wherefrom.evidence.versions import ALONE, Plan, Position, Uncut, another_model, require_whole, row_of, tensor
 from wherefrom.readable import readable
@@ -123,10 +124,15 @@ class TransformersDestination(Position):
         return frozenset(found)
 
     def logits(self) -> Tensor:
-        """Return the logits [N] of the position, nothing cut, by one run of the whole input."""
+        """Return the logits [N] of the position, nothing cut, by one run of the whole input.
+
+        Raises:
+            InputError: a model in training mode that draws random numbers: no two runs of it are the same.
+        """
         if self._logits is None:
             # watched like the recorded pass and every cut: another attention implementation rounds otherwise
-            with torch.no_grad(), watched_everywhere(self.model.module, lambda one: one.attend().output):
+            watched = watched_everywhere(self.model.module, lambda one: one.attend().output)
+            with drawing_nothing(self.model), torch.no_grad(), watched:
                 outputs = self.model.module(**self._inputs)
             self._logits = self._at(outputs)[0]
         return self._logits

@@ -56,7 +56,7 @@ def propagated(goal: Goal, logits: Tensor, precision: str) -> float:
     """Return what rounding the logits [1, R, N] to a format makes of the value, by first order."""
     dtype = getattr(torch, precision, torch.float32)
     eps = torch.finfo(dtype if dtype.is_floating_point else torch.float32).eps
-    with torch.enable_grad():
-        wide = logits.detach().double().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        wide = logits.detach().double().clone().requires_grad_()  # of a pass in inference mode none has a gradient
         (gradient,) = torch.autograd.grad(goal.value(wide).sum(), wide)
     return float(eps / 2 * torch.linalg.vector_norm(gradient * wide.detach()))

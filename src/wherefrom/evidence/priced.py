@@ -127,14 +127,15 @@ class Priced:
     def window(
         self, layer: int, head: int, rows: range, columns: range, how: How = "closed form", *, repeat: int = 0
     ) -> Floats:
-        """Return the prices [len(rows), len(columns)] of a piece of one head's map; see `row`.
+        """Return the prices [len(rows), len(columns)] of a piece of one head's map, in the order of both; see `row`.
 
         Raises:
             InputError: as `row`; no rows or columns, or some out of range.
         """
-        own, across = self._rows(how, list(rows)), check_chosen("position", list(columns), len(self))
+        own = self._rows(how, list(rows))
+        check_chosen("position", list(columns), len(self))
         whole = self._window(layer, head, own, how, repeat)
-        piece: Floats = whole[:, list(across or ())]
+        piece: Floats = whole[np.ix_([own.index(row) for row in rows], list(columns))]
         return piece
 
     def sources(

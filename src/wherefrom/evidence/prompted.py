@@ -6,7 +6,7 @@ Takes the model's tokenizer from below; gives the tokens to `wherefrom.evidence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from wherefrom.checks import whole
 from wherefrom.errors import InputError
 from wherefrom.evidence.goal import AnswerGoal
 from wherefrom.evidence.running import Runner, require_room
-from wherefrom.model.generate import generate
+from wherefrom.model.generate import open_generation
 from wherefrom.model.language import LanguageModel, read_prompt, require_model, require_text
 from wherefrom.tokens import Tokens
 
@@ -57,7 +57,8 @@ def read_prompted(
 
     An answer that begins with no blank is taken as it is written or with a blank before it, whichever the model finds
     likelier. Its tokens are those that the two texts have together; where the tokenizer would join the prompt's last
-    characters with the answer's first, the answer's own.
+    characters with the answer's first, the answer's own. A mark that the tokenizer puts behind a text, to end it, is in
+    neither: the model goes on from the text itself.
 
     Args:
         model: a decoder of `wherefrom.load` or of transformers.
@@ -66,7 +67,7 @@ def read_prompted(
         answer: a text; None: what the model writes, greedily.
         question: a text between the two.
         tokenizer: of a model of transformers.
-        max_tokens: of an answer that the model writes.
+        max_tokens: of an answer that the model writes; the context must have room for as many.
 
     Raises:
         InputError: no text, an empty one, one that does not fit into the model's context, a model that writes nothing.
@@ -75,7 +76,7 @@ def read_prompted(
     if isinstance(model, LanguageModel) or not is_module(model):
         reader: _Own | _Other = _Own(require_model(model))
     else:
-        reader = _Other(as_transformers_model(model, tokenizer))
+        reader = _Other(as_transformers_model(model, tokenizer), runner)
     before = reader.prompt(_with_question(prompt, question))
     sources = len(before) if question is None else sum(own.span[0] < len(prompt) for own in before)
     if answer is None:
@@ -139,18 +140,21 @@ class _Own:
                 way_out="Chat messages are read for models of transformers, whose template writes them out: "
                 'wherefrom.load(FOLDER, library="transformers").',
             )
-        return read_prompt(self.model, prompt)
+        return self._open(read_prompt(self.model, prompt))
 
     def written(self, before: Tokens, most: int) -> tuple[int, ...]:
         """Return what the model writes, without the mark that ends it."""
-        ids = generate(self.model, before.text, max_tokens=most).ids
-        return tuple(number for number in ids if number not in self.model.config.eos_ids)
+        opened = replace(open_generation(self.model, before.text, most), first=before)
+        ends = self.model.config.eos_ids
+        return tuple(step.id for step in opened.steps(max_tokens=most, stop_ids=ends) if step.id not in ends)
 
     def together(self, before: Tokens, answer: str) -> tuple[int, ...]:
         """Return the ids of a prompt and its answer."""
-        whole = self.model.tokenizer.encode(before.text + answer).ids
-        own = self.model.tokenizer.encode(answer, marks=False).ids
-        return _behind(before.ids, whole, own)
+        own = self.model.tokenizer.encode(answer, marks=False).ids  # first: what is no text is refused by its own place
+        return _behind(before.ids, self._open(self.model.tokenizer.encode(before.text + answer)).ids, own)
+
+    def _open(self, read: Tokens) -> Tokens:
+        return _without_end(read, len(self.model.tokenizer.encode(read.text, marks=False)))
 
     def tokens(self, ids: tuple[int, ...]) -> Tokens:
         """Return the tokens of ids."""
@@ -160,7 +164,7 @@ class _Own:
 class _Other:
     """Reads for a model of transformers."""
 
-    def __init__(self, model: TransformersModel) -> None:
+    def __init__(self, model: TransformersModel, runner: Runner) -> None:
         if model.tokenizer is None:
             raise InputError(
                 "the tokenizer",
@@ -168,13 +172,15 @@ class _Other:
                 given="none",
                 way_out="Give it (tokenizer=...), or load the model by wherefrom.load with its folder's tokenizer.",
             )
-        self.model = model
+        inside = getattr(model.tokenizer, "tokenizer", None)  # a processor's
+        self._plain: Any = inside if hasattr(inside, "convert_ids_to_tokens") else model.tokenizer
+        self.model, self.runner = model, runner
 
     def prompt(self, prompt: Any) -> Tokens:
         """Return the prompt's tokens."""
         if isinstance(prompt, str):
             require_text(prompt)
-            return encode(self.model.tokenizer, prompt)
+            return self._read(prompt)
         return chat(self.model.tokenizer, prompt)
 
     @torch.no_grad()
@@ -188,6 +194,8 @@ class _Other:
                 given=f"{type(self.model.module).__name__}, which writes nothing",
                 way_out="Give the answer that you ask about.",
             )
+        shorter = "Shorten the prompt, or have fewer tokens written (max_tokens=..., --write)."
+        require_room(self.runner, len(before) + most, len(before), way_out=shorter)
         ids = torch.tensor([before.ids], device=self.model.device)
         made = can(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, do_sample=False)
         ends = end_ids(self.model.module, self.model.tokenizer)
@@ -195,12 +203,27 @@ class _Other:
 
     def together(self, before: Tokens, answer: str) -> tuple[int, ...]:
         """Return the ids of a prompt and its answer."""
-        own = tuple(self.model.tokenizer(answer, add_special_tokens=False)["input_ids"])
-        return _behind(before.ids, encode(self.model.tokenizer, before.text + answer).ids, own)
+        encode(self.model.tokenizer, answer)  # refuses what is no text, where it stands in the answer
+        return _behind(before.ids, self._read(before.text + answer).ids, self._own(answer))
 
     def tokens(self, ids: tuple[int, ...]) -> Tokens:
         """Return the tokens of ids."""
         return tokens_of(self.model.tokenizer, ids)
+
+    def _read(self, text: str) -> Tokens:
+        return _without_end(encode(self.model.tokenizer, text), len(self._own(text)))
+
+    def _own(self, text: str) -> tuple[int, ...]:
+        """Return a text's ids without the marks that are put around it."""
+        return tuple(self._plain(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _without_end(read: Tokens, own: int) -> Tokens:
+    """Return a text's tokens without the marks put behind it, which stand for no character; `own` are the text's."""
+    end = len(read)
+    while end > own and read[end - 1].span[0] == read[end - 1].span[1]:
+        end -= 1
+    return Tokens(read.text, tuple(read.items[:end]))
 
 
 def _behind(before: tuple[int, ...], whole: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:

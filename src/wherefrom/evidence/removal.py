@@ -231,7 +231,7 @@ class AloneWithout:
     ) -> None:
         self._removal, self._rows, self._before, self._proven = removal, rows, before, proven
         self._claim: Edges | None = removal if absent is None else absent
-        self._limits: dict[tuple[int, ...] | None, tuple[Limits, Limits | None]] = {}
+        self._limits: dict[tuple[tuple[int, ...] | None, int], tuple[Limits, Limits | None]] = {}
 
     def __call__(self, piece: Piece) -> Tensor:
         """Return the outputs [B, H, R, V] of an execution."""
@@ -253,7 +253,7 @@ class AloneWithout:
         """Return the limits of the recorded columns, for rows of all versions in a row, and of the own ones."""
         if not isinstance(self._removal, Removal):
             return (Limits(), None) if self._removal is None else self._made(self._removal, layer, heads)
-        key = self._removal.where.heads_of(layer)
+        key = self._removal.where.heads_of(layer), heads
         if key not in self._limits:
             self._limits[key] = self._made(self._removal, layer, heads)
         return self._limits[key]

@@ -103,7 +103,8 @@ class Search:
         paths: runs the text.
         relays: places between the passage and the answer, in order.
         depth: the most steps of a route.
-        budget: passes that may be run, what `paths` has run included.
+        budget: passes that may be run, what `paths` has run included, and what was run before.
+        before: passes that were run before, to find the passage.
 
     Attributes:
         total: the effect of the total knock-out.
@@ -114,8 +115,11 @@ class Search:
         InputError: a budget that does not pay for the total knock-out and the direct route; infinite log-odds.
     """
 
-    def __init__(self, paths: Paths, relays: Sequence[range], depth: int, budget: float) -> None:
-        self._paths, self._relays, self._depth, self._budget = paths, relays, depth, budget
+    def __init__(
+        self, paths: Paths, relays: Sequence[range], depth: int, budget: float, *, before: float = 0.0
+    ) -> None:
+        self._paths, self._relays, self._depth = paths, relays, depth
+        self._budget, self._spent = budget, before
         noise = paths.noise  # in half precision it is measured, by runs that count
         self._require_budget()
         self._without, self._value = paths.knocked_out()
@@ -134,6 +138,8 @@ class Search:
         self._look(level)
         self._measure(level)
         for relays in range(1, self._depth):
+            if not level:  # nothing goes on from farther away
+                break
             tell(relays, self._depth)
             nodes = self._affordable(self._candidates(level), self._cost_of)
             self._measure(nodes)
@@ -295,7 +301,7 @@ class Search:
         """Passes that may still be run; those that the routes together will take are set aside."""
         places = [node.place for node in relays_of(self._worthy())]
         aside = TOGETHER * sum(map(self._paths.cost_of, [*places, self._paths.answer]))
-        return self._budget - self._paths.cost - aside
+        return self._budget - self._spent - self._paths.cost - aside
 
     def _cost(self, chain: Chain) -> float:
         """Return the passes that one item takes."""
@@ -318,13 +324,14 @@ class Search:
     def _require_budget(self) -> None:
         paths = self._paths
         behind = range(paths.passage.stop, paths.answer.stop)
-        least = paths.cost + paths.cost_of(behind) + (3 + TOGETHER) * paths.cost_of(paths.answer)
+        least = self._spent + paths.cost + paths.cost_of(behind) + (3 + TOGETHER) * paths.cost_of(paths.answer)
         if self._budget >= least:
             return
         least = math.ceil(10 * least) / 10
         raise InputError(
             "the budget",
-            expected=f"at least {least:g} passes: for the text and its checks, the total knock-out, the direct route",
+            expected=f"at least {least:g} passes: for {'the gates that find the passage, ' * bool(self._spent)}the "
+            "text and its checks, the total knock-out, the direct route",
             given=f"{self._budget:g}",
             way_out=f"Give {least:g} to follow no relay, more to follow some.",
             least=least,

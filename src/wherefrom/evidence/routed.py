@@ -85,7 +85,8 @@ class RouteTrace(ScoredAnswer):
         found_by: "given", or "gate": the passage whose gate gradient is the largest.
         relays: what relays are: "word", "token" and so on.
         depth: the most steps that a route may have.
-        total: what the answer loses when no later token may read the passage.
+        total: what the answer loses when no later token may read the passage; below 0 where the passage speaks against
+            it, and a share, which is of that number, then says what speaks against it too.
         places: see the module's text.
         steps: those of the routes.
         routes: the strongest, by the size of their effect.
@@ -130,6 +131,11 @@ class RouteTrace(ScoredAnswer):
     def share(self) -> float | None:
         """The share of the total effect that the routes explain together, `joint` over `total`; None where none is."""
         return self.of_total(self.joint)
+
+    @property
+    def against(self) -> bool:
+        """Whether the passage speaks against the answer, which gains when nothing may read it."""
+        return self.reached and self.total < 0
 
     def of_total(self, effect: float) -> float | None:
         """Return an effect as a share of the total one; None where that is noise, or the effect was not measured."""
@@ -176,7 +182,8 @@ class RouteTrace(ScoredAnswer):
             return f"Nothing of the passage reached the answer beyond the noise ({self.noise:.0e})."
         if self.share is None:
             return f"None of the {self.measured} routes that were measured carries a share worth naming."
-        return f"All of them together: {self.joint:.4f} of {self.total:.4f}, a share of {self.share:.2f}."
+        against = "The passage speaks against the answer, and shares are of that. " * self.against
+        return f"{against}All of them together: {self.joint:.4f} of {self.total:.4f}, a share of {self.share:.2f}."
 
     def __str__(self) -> str:
         return str(self.table())

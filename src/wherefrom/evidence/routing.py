@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from wherefrom.checks import whole
+from wherefrom.checks import check_number, whole
 from wherefrom.errors import InputError
 from wherefrom.evidence.answering import divided
 from wherefrom.evidence.gates import gate_gradients
@@ -89,17 +89,17 @@ def trace_routes(
     tell = progress or (lambda what, done, total: None)
     depth = whole("the depth", depth, least=1, way_out="It is the most steps of a route: 1 is the direct one alone.")
     before = GATING if source is None else 0.0
-    _require_budget(budget, before + LEAST)
+    budget = _checked(budget, before + LEAST)
     runner = runner_of(model, tokenizer)
     read = read_prompted(model, runner, prompt, answer, question=question, tokenizer=tokenizer, max_tokens=max_tokens)
-    goal = AnswerGoal(read.tokens.ids, read.first, unit, None if words is None else tuple(words))
+    goal = AnswerGoal(read.tokens.ids, read.first, unit, words)
     tell("finding the passage", 0, depth + 1)
     passage = _strongest(runner, read, goal, by) if source is None else _marked(read, source)
     _require_before(passage, goal)
     between = _relays(read.tokens, relays, range(passage.stop, goal.rows[0]))
     tell("reading the text", 0, depth + 1)
     paths = Paths(runner, goal, passage)
-    search = Search(paths, [one.positions for one in between], depth, budget - before)
+    search = Search(paths, [one.positions for one in between], depth, budget, before=before)
     search.run(lambda done, total: tell("following routes", done, total + 1))
     tell("knocking out routes", depth, depth + 1)
     shown = search.shown() if abs(search.total) > paths.noise else []
@@ -136,23 +136,16 @@ def trace_routes(
         cost=AnswerCost(
             forward=paths.cost - paths.backward + before / 2,
             backward=paths.backward + before / 2,
-            budget=float(budget),
+            budget=budget,
             seconds=time.perf_counter() - start,
         ),
     )
 
 
-def _require_budget(budget: Any, least: float) -> None:
-    """Refuse a budget with which nothing can be measured in any text."""
-    number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if not number or not budget >= least:
-        raise InputError(
-            "the budget",
-            expected=TAKEN if least == LEAST else TAKEN_WITH_GATES,
-            given=f"{budget:g}" if number else repr(budget),
-            way_out=f"{BUDGET:g} is the default.",
-            least=least,
-        )
+def _checked(budget: Any, least: float) -> float:
+    """Return a budget, unless it is one with which nothing can be measured in any text."""
+    expected, way_out = TAKEN if least == LEAST else TAKEN_WITH_GATES, f"{BUDGET:g} is the default."
+    return check_number("the budget", budget, expected=expected, way_out=way_out, least=least)
 
 
 def _strongest(runner: Runner, read: Prompted, goal: AnswerGoal, by: Any) -> Passage:

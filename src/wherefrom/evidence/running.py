@@ -9,13 +9,14 @@ ablations beside it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wherefrom.attention import Mask
 from wherefrom.capture.fused import Attended, Limits, attend, attend_masked
@@ -27,6 +28,7 @@ from wherefrom.capture.huggingface.sites import Place, places
 from wherefrom.capture.huggingface.texts import label_of
 from wherefrom.capture.verbs import is_module
 from wherefrom.errors import InputError
+from wherefrom.evidence.goal import unknown_token
 from wherefrom.model.attention_function import Site
 from wherefrom.model.language import LanguageModel, require_model
 from wherefrom.model.transformer import Attention
@@ -184,6 +186,7 @@ class OwnRunner(Runner):
         if kind != "decoder":
             raise _no_decoder(model.name, kind)
         model.transformer.vocabulary_head  # noqa: B018, refuses one without a head
+        _require_differentiable(model.name, model.transformer)
         self.model, self.name, self.fingerprint = model, model.name, model.fingerprint
         self.format = str(next(model.transformer.parameters()).dtype).removeprefix("torch.")
         self.vocabulary, self.context = model.config.vocabulary, model.config.context
@@ -198,8 +201,10 @@ class OwnRunner(Runner):
             return one.attend().output if attention is None else attention(one)
 
         transformer = self.model.transformer
-        x = transformer.stream(ids, attention=door, padding=padding)  # B T M
-        return transformer.logits(x[:, list(rows)])
+        _require_runnable(ids, self.vocabulary)
+        with _tensors_that_last():
+            x = transformer.stream(ids, attention=door, padding=padding)  # B T M
+            return transformer.logits(x[:, list(rows)])
 
     def projection(self, name: str) -> Tensor | None:
         """Return the output projection of a layer."""
@@ -217,10 +222,13 @@ class TransformersRunner(Runner):
     def __init__(self, model: TransformersModel) -> None:
         if model.in_pairs:
             raise _no_decoder(model.name, "encoder-decoder")
+        _require_differentiable(model.name, model.module)
         self.model, self.name, self.fingerprint = model, model.name, model.fingerprint
         first = next(model.module.parameters(), torch.empty(0))
         self.format = str(first.dtype).removeprefix("torch.")
         self.vocabulary, self.context = model.vocabulary, model.context or None
+        table = getattr(model.module, "get_input_embeddings", lambda: None)()
+        self._known = int(getattr(table, "num_embeddings", 0))  # 0: how many tokens it reads is not known
         self._places: dict[str, Place] = {}
         self._projections: dict[str, Tensor | None] = {}
         self._probe()
@@ -234,17 +242,18 @@ class TransformersRunner(Runner):
             one = self._executed(given)
             return one.attend().output if attention is None else attention(one)
 
+        _require_runnable(ids, self._known, self.model.device)
         ids = ids.to(self.model.device)
         named = {"input_ids": ids, "use_cache": False}
         if padding is not None:
             named["attention_mask"] = padding.long().to(ids.device)
         if self.model.accepts("logits_to_keep"):  # those of every position of a long text take more room than all else
             named["logits_to_keep"] = ids.shape[1] - min(rows)
-        with watched_everywhere(self.model.module, through):
+        with _tensors_that_last(), watched_everywhere(self.model.module, through):
             outputs = self.model.module(**named)
-        first = ids.shape[1] - outputs.logits.shape[1]
-        logits: Tensor = outputs.logits[:, [row - first for row in rows]]
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+            first = ids.shape[1] - outputs.logits.shape[1]
+            logits: Tensor = outputs.logits[:, [row - first for row in rows]]
+            return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def projection(self, name: str) -> Tensor | None:
         """Return the output projection of an attention module; None where there is no single matrix."""
@@ -291,7 +300,8 @@ class TransformersRunner(Runner):
             return output
 
         ids = torch.zeros(1, PROBE, dtype=torch.long, device=self.model.device)
-        with found, watched_everywhere(self.model.module, note) as watch:
+        _require_runnable(ids, 0, self.model.device)
+        with drawing_nothing(self.model), found, watched_everywhere(self.model.module, note) as watch:
             outputs = self.model.module(input_ids=ids, use_cache=False)
         if not isinstance(getattr(outputs, "logits", None), Tensor) or outputs.logits.ndim != 3:
             raise InputError(
@@ -316,6 +326,69 @@ class TransformersRunner(Runner):
         self._projections = {name: one.weight for name, one in found.found().items()}
 
 
+@contextmanager
+def drawing_nothing(model: TransformersModel) -> Iterator[None]:
+    """Run a model in training mode only if it draws no random numbers then, as dropout does.
+
+    Raises:
+        InputError: it drew some.
+    """
+    before = _random_states(model.device)
+    yield
+    drew = any(not torch.equal(*states) for states in zip(before, _random_states(model.device), strict=True))
+    if drew and any(part.training for part in model.module.modules()):
+        raise InputError(
+            "the model",
+            expected="one that gives the same for the same text",
+            given=f"{model.name} in training mode, in which it draws random numbers, as for dropout",
+            way_out="Call model.eval() first.",
+        )
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """Return what the next random numbers hang on, of the CPU and of a model's device."""
+    return [torch.get_rng_state(), *((torch.cuda.get_rng_state(device),) if device.type == "cuda" else ())]
+
+
+@contextmanager
+def _tensors_that_last() -> Iterator[None]:
+    """Leave inference mode, whose tensors no later pass may differentiate; gradients stay as they are switched."""
+    enabled = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(enabled):
+        yield
+
+
+def _require_differentiable(name: str, module: nn.Module) -> None:
+    """Refuse a model whose weights are of inference mode: no pass of it has a gradient, in that mode or outside."""
+    if any(parameter.is_inference() for parameter in module.parameters()):
+        raise InputError(
+            "the model",
+            expected="one whose passes can be differentiated",
+            given=f"{name}, which was made within torch.inference_mode()",
+            way_out="Load it outside of that; it can be asked within.",
+        )
+
+
+def _require_runnable(ids: Tensor, known: int, device: torch.device | None = None) -> None:
+    """Refuse ids beyond the tokens that a model knows, and a pass under autocast, whose rounding would pass unseen.
+
+    Args:
+        ids: of some texts.
+        known: how many tokens the model reads; 0 where that is not known.
+        device: of the model; the CPU unless given.
+    """
+    if known and ids.numel() and int(ids.max()) >= known:
+        raise unknown_token(int(ids.max()), known)
+    kind = "cpu" if device is None else device.type
+    if torch.is_autocast_enabled(kind):
+        raise InputError(
+            "the model",
+            expected="one that computes in the number format of its weights",
+            given="torch.autocast, which changes the format from one step to the next",
+            way_out="Ask outside of it; a model can be loaded in another format: model.to(torch.bfloat16).",
+        )
+
+
 def runner_of(model: Any, tokenizer: Any = None) -> Runner:
     """Return what runs a model's texts.
 
@@ -333,13 +406,14 @@ def runner_of(model: Any, tokenizer: Any = None) -> Runner:
     return TransformersRunner(as_transformers_model(model, tokenizer))
 
 
-def require_room(runner: Runner, tokens: int, prompt: int) -> None:
+def require_room(runner: Runner, tokens: int, prompt: int, *, way_out: str = "Shorten the prompt.") -> None:
     """Refuse a prompt and its answer that are longer than a model's context.
 
     Args:
         runner: of the model.
         tokens: of both.
         prompt: how many of them stand before the answer.
+        way_out: what can be done about it.
 
     Raises:
         InputError: they are.
@@ -349,7 +423,7 @@ def require_room(runner: Runner, tokens: int, prompt: int) -> None:
             "the prompt and its answer",
             expected=f"at most {runner.context:,} tokens (the context of {runner.name})",
             given=f"{tokens:,}, {tokens - prompt:,} of them the answer's",
-            way_out="Shorten the prompt.",
+            way_out=way_out,
             tokens=tokens,
             context=runner.context,
         )

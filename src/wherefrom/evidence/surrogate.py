@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wherefrom.checks import check_number
 from wherefrom.errors import InputError
 
 Numbers: TypeAlias = NDArray[np.float64]
@@ -96,8 +97,8 @@ def fit(kept: ArrayLike, values: ArrayLike, *, prior: ArrayLike | None = None, a
         InputError: arrays of shapes that do not belong together, numbers that are not finite, a strength below 0.
     """
     x, y, p = _checked(kept, values, prior)
-    if alpha is not None and not alpha >= 0:
-        raise InputError("the strength", expected="a number from 0 up", given=str(alpha), way_out="Leave it out.")
+    if alpha is not None and not (isinstance(alpha, float) and alpha == np.inf):  # which leaves the scaled prior alone
+        alpha = check_number("the strength", alpha, least=0, expected="a number from 0 up", way_out="Leave it out.")
     if not len(y):
         weights = np.zeros(x.shape[1]) if p is None else p.copy()
         return Surrogate(weights, 0.0, 0.0 if p is None else 1.0, np.inf, np.nan)
@@ -233,7 +234,9 @@ def _solve(inverse: Numbers, free: Numbers, y: Numbers) -> tuple[Numbers, Number
 
 
 def _mean_above_0(mean: float, error: float) -> float:
-    """Return the mean of a normal distribution that is cut off below 0."""
+    """Return the mean of a normal distribution that is cut off below 0; without any error it is its mean, or 0."""
+    if not error:
+        return max(mean, 0.0)
     z = mean / error
     if z < -10:  # f / F is then -z to a hundredth: what is left is error / -z
         return error / -z
@@ -241,10 +244,22 @@ def _mean_above_0(mean: float, error: float) -> float:
     return mean + error * density / below
 
 
+def _numbers(name: str, given: ArrayLike) -> Numbers:
+    try:
+        return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            "the runs of a fit",
+            expected="numbers in rows of equal length",
+            given=f"others as {name}",
+            way_out="Give what `ablate` returned: fit(found.kept, found.values).",
+        ) from error
+
+
 def _checked(kept: ArrayLike, values: ArrayLike, prior: ArrayLike | None) -> tuple[Numbers, Numbers, Numbers | None]:
     """Return choices, values and prior as float64, if they belong together."""
-    x, y = np.array(kept, dtype=np.float64), np.array(values, dtype=np.float64)
-    p = None if prior is None else np.array(prior, dtype=np.float64)
+    x, y = _numbers("kept", kept), _numbers("values", values)
+    p = None if prior is None else _numbers("prior", prior)
     if x.size == 0 and x.ndim == 1 and p is not None and p.ndim == 1:
         x = x.reshape(0, len(p))
     shapes: dict[str, Any] = {"kept": x.shape, "values": y.shape, "prior": None if p is None else p.shape}

@@ -42,12 +42,14 @@ class Where:
             sizes: how many heads each layer has.
 
         Raises:
-            InputError: no numbers, none at all, pairs beside layers, a layer or head that is not there.
+            InputError: no numbers, none at all, pairs beside layers, a layer or head that is not there: of layers that
+                are named each must have the heads, of all of them one.
         """
         if not _are_pairs(heads):
             chosen = check_chosen("layer", layers, max(sizes, default=-1) + 1)
             _require_attention(chosen or (), sizes)
-            return cls(chosen, check_chosen("head", heads, max(sizes.values(), default=0)))
+            most = max(sizes.values(), default=0) if chosen is None else min(sizes[layer] for layer in chosen)
+            return cls(chosen, check_chosen("head", heads, most))
         if layers is not None:
             raise InputError(
                 "the layers",

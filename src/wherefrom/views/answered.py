@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
@@ -174,7 +175,7 @@ def _parts(text: str, cells: int) -> Iterator[str]:
 
 def _pieces(trace: AnswerTrace) -> list[list[tuple[str, str]]]:
     """Return the lines of the prompt, each token's text with the style of its passage."""
-    best = trace.best
+    best = np.where(trace.known, trace.measured, 0.0) if trace.known.any() else trace.best
     largest = float(abs(best).max(initial=0.0))
     styles = {
         position: _style(float(best[place]), largest)
@@ -224,20 +225,21 @@ def _table(trace: AnswerTrace, top: int, lenses: Sequence[str], width: int) -> I
     shown = [trace.lenses[name] for name in lenses if name in trace.lenses]
     measured = [_measured(trace, place) for place in listed]
     last = max(10, *(1 + cell_len(number) for number in measured))
-    room = WIDTH - 6 - sum(map(_width, shown)) - last
+    room = max(LEAST, width - 6 - sum(map(_width, shown)) - last)
     bars = BAR if room - 1 - BAR >= LEAST else 0
     label = min(LABEL, room - bars - (bars > 0))
     where = "" if trace.where == EVERYWHERE else f"; in {trace.where}"
     yield from flow(f"What the answer drew on, by {trace.by}; positive: it spoke for the answer{where}", width, "bold")
     heads = "".join(f"{SHORT.get(lens.name, lens.name):>{_width(lens)}}" for lens in shown)
-    yield Text(f"{'#':>4}  {_unit(trace)[:label]:<{label}}{heads}{'measured':>{last}}", "dim")
-    largest = float(abs(trace.best).max())
+    yield Text(f"{'#':>4}  {_unit(trace)[:label]:<{label}}{heads}{'effect':>{last}}", "dim")
+    largest = float(np.nanmax(abs(trace.measured))) if trace.known.any() else 0.0
     for place, number in zip(listed, measured, strict=True):
         name = fitted(quoted(trace.passages[place].title), label, pad=False)
         cells = "".join(f"{_number(lens, place):>{_width(lens)}}" for lens in shown)
         row = Text(f"{place:>4}  {set_cell_size(name, label)}{cells}{number:>{last}}")
-        value = float(trace.best[place])
-        row.append(f" {bar(abs(value), largest, bars)}" if bars else "", "red" if value >= 0 else "magenta")
+        value = float(trace.measured[place])
+        drawn = bars and trace.known[place]
+        row.append(f" {bar(abs(value), largest, bars)}" if drawn else "", "red" if value >= 0 else "magenta")
         yield row
     rest = sorted(set(range(len(trace.passages))) - set(listed))
     if rest:
@@ -247,13 +249,10 @@ def _table(trace: AnswerTrace, top: int, lenses: Sequence[str], width: int) -> I
     for name in lenses:
         told = trace.lenses[name].meaning if name in trace.lenses else trace.absent[name]
         yield from flow(f"{SHORT.get(name, name)}: {told}", width, "dim")
-    meaning = WHAT_IT_IS[trace.how]
-    yield from flow(
-        f"measured: what the {trace.unit} loses without the passage ({trace.how}: {meaning}); ≈ was not run alone: "
-        + ("the gate's number, to scale, corrected by all runs" if trace.runs else "the gate's number"),
-        width,
-        "dim",
-    )
+    text = f"effect: what the {trace.unit} loses without the passage ({trace.how}: {WHAT_IT_IS[trace.how]}), measured"
+    if not trace.known.all():
+        text += f"; ≈ was not run alone, and is no measurement: {trace.estimate}"
+    yield from flow(text, width, "dim")
 
 
 def _width(lens: Lens) -> int:
@@ -265,7 +264,9 @@ def _number(lens: Lens, place: int) -> str:
     value = float(lens.values[place])
     if lens.name == "weight":
         return percent(value)
-    number = signed(value, float(abs(lens.values).max()))
+    if math.isnan(value):  # the first token alone has no gate
+        return "-"
+    number = signed(value, float(np.nanmax(abs(lens.values))))
     return number.removeprefix("+") if lens.name in NO_DIRECTION else number
 
 
@@ -279,7 +280,7 @@ def _measured(trace: AnswerTrace, place: int) -> str:
 
 def _listed(trace: AnswerTrace, top: int) -> list[int]:
     """Return the passages in the table, by the size of what is known of them."""
-    order = [int(place) for place in (-abs(trace.best)).argsort(kind="stable")]
+    order = [int(place) for place in trace.order]
     weights = trace.lenses["weight"].values
     heaviest = {int(place) for place in (-weights).argsort(kind="stable")[:2]}
     return [place for rank, place in enumerate(order) if rank < top or place in heaviest]
@@ -291,26 +292,38 @@ def _name(trace: AnswerTrace, place: int) -> str:
 
 
 def _verdict(trace: AnswerTrace, width: int) -> Iterator[Text]:
-    mattered = trace.mattered
-    if mattered:
-        named = ", ".join(_name(trace, place) for place in mattered[:4])
-        more = f" and {len(mattered) - 4} more" if len(mattered) > 4 else ""
-        yield from flow(f"What mattered: {named}{more}.", width, "bold")
-    else:
-        yield from flow("Nothing mattered beyond the noise of the number format.", width, "bold")
+    for what, places in (("for the answer", _signed(trace, 1)), ("against it", _signed(trace, -1))):
+        if places:
+            yield from flow(f"What mattered, {what}: {_named(trace, places)}.", width, "bold")
+    if not trace.mattered and trace.known.any():
+        yield from flow("Nothing that was measured mattered beyond the noise.", width, "bold")
+    if trace.suspected:
+        them = _named(trace, trace.suspected)
+        yield from flow(f"What may matter, by the estimate alone: {them}. A larger budget measures it.", width)
+    if trace.mattered or trace.suspected:
+        yield from flow("Of each at least a tenth of the largest effect here.", width, "dim")
     for place in trace.misleading[:2]:
         weight, measured = float(trace.lenses["weight"].values[place]), float(trace.measured[place])
         text = (
-            f"Weights point at {_name(trace, place)} ({percent(weight)}), but without it the {trace.unit} changes by "
-            f"{signed(-measured, float(abs(trace.best).max()))} only: it did not matter."
+            f"Weights point at {_name(trace, place)} ({percent(weight)}), but it did not matter: its effect is "
+            f"{signed(measured, float(abs(trace.best).max()))}."
         )
         yield from flow(text, width)
 
 
+def _signed(trace: AnswerTrace, sign: int) -> list[int]:
+    """Return the passages that mattered whose effect has a sign."""
+    return [place for place in trace.mattered if sign * trace.measured[place] > 0]
+
+
+def _named(trace: AnswerTrace, places: Sequence[int]) -> str:
+    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
+    return ", ".join(_name(trace, place) for place in places[:4]) + more
+
+
 def _carried(trace: AnswerTrace, carried: int, width: int) -> Iterator[Text]:
     """Yield the heads that carried the strongest passages."""
-    order = [int(place) for place in (-abs(trace.best)).argsort(kind="stable")[:carried]]
-    for place in order:
+    for place in trace.order[:carried].tolist():
         own = [one for one in trace.heads if one.passage == place]
         most = max((abs(one.price) for one in own), default=0.0)
         each = ", ".join(solid(f"layer {one.layer} head {one.head} {signed(one.price, most)}") for one in own)
@@ -339,7 +352,7 @@ def cost_line(trace: AnswerTrace | RouteTrace, width: int) -> Iterator[Text]:
     """Yield what was run."""
     cost = trace.cost
     text = (
-        f"{cost.passes:.1f} passes' worth of {cost.budget:g} allowed ({cost.forward:.1f} forward, {cost.backward:.0f} "
+        f"{cost.passes:.1f} passes' worth of {cost.budget:g} allowed ({cost.forward:.1f} forward, {cost.backward:.1f} "
         f"backward), {cost.seconds:.1f} s"
     )
     if not math.isnan(trace.noise):

@@ -32,9 +32,10 @@ DRAWN = {
     "model": "from the whole model",
 }
 WHAT_IT_SAYS = (
-    "ratio: what the answers lose, over the mean size of what they lose without each draw of others. In brackets: 95 % "
-    "of the means when cases and draws are drawn again (bootstrap). A head that carries is one whose loss is felt here "
-    "and not in ordinary text; heads that stand in for one another may not be felt one by one."
+    "ratio: what the answers lose on the mean, over the mean size of what one loses, or gains, without a draw of "
+    "others. In brackets: 95 % of the means when cases and draws are drawn again (bootstrap). A head that carries is "
+    "one whose loss is felt here and not in ordinary text; heads that stand in for one another may not be felt one by "
+    "one."
 )
 SCORES = (
     "first order: what the answer loses if the head may not read the place, estimated from one gradient. retrieval: "
@@ -125,9 +126,11 @@ def _effect(mean: Mean, largest: float, noise: float) -> str:
 
 
 def _times(ratio: float) -> str:
-    """Return a ratio; how much larger than a thousand one is says nothing."""
+    """Return a ratio; how much larger than a thousand one is says nothing; nothing over nothing is none."""
+    if math.isnan(ratio):
+        return "-"
     if abs(ratio) > 999:
-        return "inf" if math.isinf(ratio) else ">999" if ratio > 0 else "<-999"
+        return f"{ratio:g}" if math.isinf(ratio) else ">999" if ratio > 0 else "<-999"
     return f"{ratio:.0f}" if abs(ratio) >= 10 else f"{ratio:.1f}"
 
 
@@ -181,8 +184,8 @@ def _share(value: float) -> str:
 def _verdict(found: Carriers, width: int) -> Iterator[Text]:
     own, heads = found.first, count(len(found.first.heads), "head")
     if _is_told(found, own):
-        text = f"Without {heads} found by {own.by} the answers lose {_times(own.ratio.value)} times as much as without "
-        yield from flow(f"{text}as many random others.", width, "bold")
+        text = f"Without {heads} found by {own.by} the answers lose {_times(own.ratio.value)} times as much as one "
+        yield from flow(f"{text}loses or gains without as many random others.", width, "bold")
     alike = [other.by for other in found.sets if not _is_told(found, other)]
     if alike:
         yield from flow(f"Not told from random heads by these cases: those found by {', '.join(alike)}.", width)

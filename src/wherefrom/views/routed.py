@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # drawing needs no torch
 NUMBERS = 17
 """Cells of effect and share."""
 LEAST = 14
-"""Cells of a place at least; where fewer are left, heads are left out."""
+"""Cells of a place where heads stand beside it; where fewer are left, they are left out."""
+FEWEST = 8
+"""Cells of a place in any case: in a narrower window lines are longer than it."""
 HEADS = 30
 """Cells of heads."""
 PASSAGE = "the passage"
@@ -36,6 +38,10 @@ NOT_SUMS = (
 ABOVE = 1.05
 """From this share on the routes do more than the whole."""
 MORE = "That is more than all: where they are cut, cutting every other way too brings some of it back."
+AGAINST = (
+    "The passage speaks against the answer. Shares are of this effect below 0: a route with a positive share speaks "
+    "against it too, one with a negative share for it."
+)
 FIRST_TOKEN = (
     "The passage holds the first token, on which many heads rest whatever it says: to cut it also takes that rest away."
 )
@@ -108,6 +114,8 @@ def _total(trace: RouteTrace, width: int) -> Iterator[Text]:
         width,
         "bold",
     )
+    if trace.against:
+        yield from flow(AGAINST, width)
     if not trace.routes:
         left = signed(trace.largest_left, trace.largest_left).removeprefix("+")
         yield from flow(
@@ -123,7 +131,7 @@ def _tree(trace: RouteTrace, width: int) -> Iterator[Text]:
     wanted = max(cell_len(_label(trace, number)) + 2 * deep for deep, number in rows)
     room = width - NUMBERS
     heads = HEADS if room - HEADS >= max(LEAST, 2 * deepest + 8) else 0
-    label = min(wanted, room - heads - 1)
+    label = min(wanted, max(room - heads - 1, 2 * deepest + FEWEST))
     yield Text(f"{'effect':>8} {'share':>6}  {'the answer reads':<{label}}{' heads, each alone' * (heads > 0)}", "dim")
     stems = _stems([deep for deep, _ in rows])
     most = max(abs(step.effect) for step in trace.steps)
