@@ -356,7 +356,7 @@ def require_runs(
     assert close(measured, whole - np.array(list(alone.values())), scale)
     choices = np.concatenate([kept, np.ones((1, len(asked.spans)), dtype=bool)]).astype(np.float64)
     weights, factor = fitted(choices, np.append(values, whole), lenses["gate"])
-    best = weights if len(kept) >= ENOUGH else factor * lenses["gate"]
+    best = weights if len(kept) >= ENOUGH else (factor if factor > 0 else 1.0) * lenses["gate"]
     assert close(asked.column("evidence"), best, scale, factor * cancels(own.gates))
     assert asked.found["runs"] == len(kept)
     assert len(asked.found["agreements"]) == (6 if len(kept) >= ENOUGH else 0)
@@ -381,8 +381,11 @@ def require_verdicts(asked: Asked, logits: Tensor) -> None:
     logits = logits.double().requires_grad_()
     (gradient,) = torch.autograd.grad(asked.value(logits), logits)
     noise = float(np.finfo(np.float32).eps * (gradient * logits.detach()).norm())
-    assert asked.found["noise"] == pytest.approx(max(1e-5, noise), rel=1e-3, abs=1e-6)
-    pairs = zip(asked.column("measured"), asked.column("evidence"), strict=True)
+    least = max(1e-5, noise)  # and how far rows that are run alone are from the whole text, which is rounding too
+    assert least * (1 - 1e-3) - 1e-6 <= asked.found["noise"] <= 10 * least
+    pairs = list(zip(asked.column("measured"), asked.column("evidence"), strict=True))
     best = np.abs([estimate if measured is None else measured for measured, estimate in pairs])
     order: Sequence[int] = np.argsort(-best, kind="stable").tolist()
-    assert asked.found["mattered"] == [place for place in order if best[place] >= max(0.1 * best.max(), noise)]
+    large = [place for place in order if best[place] >= max(0.1 * best.max(), asked.found["noise"])]
+    assert asked.found["mattered"] == [place for place in large if pairs[place][0] is not None]
+    assert asked.found["suspected"] == [place for place in large if pairs[place][0] is None]
