@@ -50,7 +50,7 @@ CASES: list[tuple[Any, int, int, dict[str, Any]]] = [
     (key_value, 4, 5, {"how": "direct", "budget": 6.9, "by": "line", "answer": " red or\nblue"}),
     (code, 0, 2, {"how": "deletion", "budget": FEW, "by": "line"}),
     (code, 1, 2, {"how": "total", "budget": FEW, "by": "line", "answer": " 61 and", "words": (1,)}),
-    (code, 2, 2, {"how": "direct", "budget": FEW_ROWS, "by": "line"}),
+    (code, 2, 2, {"how": "direct", "budget": 6.3, "by": "line"}),
     (code, 3, 2, {"how": "deletion", "budget": FEW, "by": "line", "unit": "log-probability"}),
     (code, 4, 2, {"how": "total", "budget": FEW, "by": "line"}),
 ]
