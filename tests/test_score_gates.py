@@ -14,12 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import wherefrom
-from hf_small import IDS, made
+from gates_small import HF, HF_GOAL, HF_PARTS, Largest, in_double, spans
+from hf_small import made
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence import score_gates as module
@@ -35,10 +36,6 @@ Ways = {
     "strips": lambda one, gates, logs: attend_by_scores_in_strips(one, gates, logs, strip=5),
 }
 each_way = pytest.mark.parametrize("way", Ways.values(), ids=Ways)
-
-
-def spans(*ranges: tuple[int, int]) -> tuple[Passage, ...]:
-    return tuple(Passage(start, stop, f"{start}") for start, stop in ranges)
 
 
 # -- one call against its dense twin
@@ -257,19 +254,6 @@ def test_any_other_call_is_the_whole_map_with_its_bias(name: str, per_head: bool
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-class Largest(TorchDispatchMode):
-    """The numbers in the largest tensor that any operation returns."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(x, Tensor) and x.untyped_storage().nbytes():
-                self.size = max(self.size, x.numel(), x.untyped_storage().nbytes() // x.element_size())
-        return result
-
-
 def test_nothing_grows_with_the_square_of_the_length() -> None:
     lengths = 7, 15, 30, 90
     starts = np.cumsum([0, *(lengths[i % 4] for i in range(55))])
@@ -393,33 +377,6 @@ def test_what_is_printed(double: Runner) -> None:
 
 
 # -- models of transformers, by the slow way
-
-
-class DoubleNorm(nn.Module):
-    """A norm of transformers that does not go through single precision."""
-
-    def __init__(self, norm: Any) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, getattr(norm, "variance_epsilon", getattr(norm, "eps", 1e-6))
-        self.shift = 1.0 if type(norm).__name__.startswith("Gemma") else 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (self.shift + self.weight)
-
-
-def in_double(name: str) -> nn.Module:
-    model = made(name)[0].double()
-    model.set_experts_implementation("eager")  # the grouped product knows no double precision
-    for path, part in list(model.named_modules()):
-        if type(part).__name__.endswith("RMSNorm"):
-            parent, _, own = path.rpartition(".")
-            setattr(model.get_submodule(parent), own, DoubleNorm(part))
-    return model
-
-
-HF_GOAL = AnswerGoal(tuple(IDS[0].tolist()), 7)
-HF_PARTS = spans((0, 2), (2, 5), (5, 6))
-HF = ["gemma2", "gpt_oss", "mistral", "llama", "gpt2", "deepseek_v3"]
 
 
 @pytest.mark.parametrize("name", HF)

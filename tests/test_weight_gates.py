@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import wherefrom
-from hf_small import IDS, made
+from gates_small import HF, HF_GOAL, HF_PARTS, Largest, in_double, spans
+from hf_small import made
 from wherefrom.attention import Mask
 from wherefrom.errors import InputError
 from wherefrom.evidence import weight_gates as module
@@ -29,17 +29,12 @@ from wherefrom.evidence.weight_gates import (
     attend_by_weights_fast,
     attend_by_weights_in_strips,
 )
-from wherefrom.passages import Passage
 
 Ways: dict[str, Callable[..., Tensor]] = {
     "fast": attend_by_weights_fast,
     "strips": lambda one, gates, m: attend_by_weights_in_strips(one, gates, m, strip=5),
 }
 each_way = pytest.mark.parametrize("way", Ways.values(), ids=Ways)
-
-
-def spans(*ranges: tuple[int, int]) -> tuple[Passage, ...]:
-    return tuple(Passage(start, stop, f"{start}") for start, stop in ranges)
 
 
 # -- one call against its dense twin
@@ -216,19 +211,6 @@ def test_gates_that_differ_go_in_strips_and_sum_to_one() -> None:
     torch.testing.assert_close(y[:, :, outside, 0], 0.5 * a[:, :, outside, 4:7].sum(-1), rtol=1e-12, atol=1e-15)
 
 
-class Largest(TorchDispatchMode):
-    """The numbers in the largest tensor that any operation returns."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(x, Tensor) and x.untyped_storage().nbytes():
-                self.size = max(self.size, x.numel(), x.untyped_storage().nbytes() // x.element_size())
-        return result
-
-
 def test_nothing_grows_with_the_square_of_the_length() -> None:
     lengths = 7, 15, 30, 90
     starts = np.cumsum([1, *(lengths[i % 4] for i in range(55))])
@@ -241,10 +223,6 @@ def test_nothing_grows_with_the_square_of_the_length() -> None:
 
 
 # -- through whole models
-
-HF_GOAL = AnswerGoal(tuple(IDS[0].tolist()), 7)
-HF_PARTS = spans((0, 2), (2, 5), (5, 6))
-HF = ["gemma2", "gpt_oss", "mistral", "llama", "gpt2", "deepseek_v3"]
 
 
 def value(runner: Runner, factors: Sequence[float], m: float) -> float:
@@ -277,8 +255,6 @@ def value(runner: Runner, factors: Sequence[float], m: float) -> float:
 
 @pytest.mark.parametrize("name", HF)
 def test_a_model_against_finite_differences(name: str) -> None:
-    from test_score_gates import in_double
-
     runner, m, step = runner_of(in_double(name)), 0.6, 1e-3
     found = gate_gradients(runner, HF_GOAL, HF_PARTS, per_head=True)
     assert (found.kind, found.at) == ("weights", (m,))

@@ -6,23 +6,25 @@ texts of their own, by the flash kernel of the CPU; what it finds is put back in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from wherefrom.checks import check_items, check_kind
 from wherefrom.errors import InputError
 from wherefrom.evidence.running import Executed
 from wherefrom.passages import Passage
 
+Strip: TypeAlias = Callable[[Executed, "Gates", Tensor, range], Tensor]
 SIZES = 8
 """The kernel is fastest on heads whose size is a multiple of this."""
 
@@ -129,6 +131,83 @@ class Gates:
 def is_fast(one: Executed) -> bool:
     """Whether the fast ways can take an execution: a causal one on a CPU, nothing else done to its scores."""
     return one.is_causal_alone and one.q.device.type == "cpu"
+
+
+class Piece(NamedTuple):
+    """Some rows of an execution, with the columns that they may reach.
+
+    Attributes:
+        q: [B, H, R, D].
+        k: [B, K, C, D].
+        v: [B, K, C, V].
+        permitted: who may read whom, bool [B or 1, H or 1, R, C].
+        bias: what is added to the scores, broadcastable to [B, H, R, C]; None without.
+        passage: of each column, [C]; the number of passages stands for none.
+        gated: bool [R, C], what is read through a gate: a passage's column by a row outside it.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    permitted: Tensor
+    bias: Tensor | None
+    passage: Tensor
+    gated: Tensor
+
+
+def piece_of(one: Executed, gates: Gates, rows: range) -> Piece:
+    """Return some rows of an execution."""
+    reached = [mask.reach(row, gates.length) for mask in one.masks for row in (rows[0], rows[-1])]
+    columns = range(min(reach.start for reach in reached), max(1, *(reach.stop for reach in reached)))
+    along, down = slice(columns.start, columns.stop), slice(rows.start, rows.stop)
+    passage = gates.columns.to(one.q.device)
+    gated = (passage[down, None] != passage[None, along]) & (passage[along] < len(gates))
+    bias = one.bias
+    if bias is not None:
+        bias = bias[..., along] if bias.shape[-1] > 1 else bias
+        bias = bias[..., down, :] if bias.shape[-2] > 1 else bias
+    arrays = one.q[:, :, down], one.k[:, :, along], one.v[:, :, along]
+    return Piece(*arrays, one.permitted((rows, columns)), bias, passage[along], gated)
+
+
+def in_strips(strip: Strip, one: Executed, gates: Gates, own: Tensor, size: int) -> Tensor:
+    """Return the outputs [B, H, T, V] of an execution, so many rows at a time.
+
+    The backward pass computes each strip again, so that no more than one is held.
+
+    Args:
+        strip: computes the outputs of some rows, of the execution, its gates and `own`.
+        one: the execution.
+        gates: of the text's passages.
+        own: what the strips need to know of the gates.
+        size: rows of a strip.
+    """
+    outputs = []
+    for start in range(0, one.q.shape[2], size):
+        given = (one, gates, own, range(start, min(start + size, one.q.shape[2])))
+        if torch.is_grad_enabled():
+            outputs.append(checkpoint(strip, *given, use_reentrant=False, preserve_rng_state=False))
+        else:
+            outputs.append(strip(*given))
+    return torch.cat(outputs, dim=2)
+
+
+def wide(one: Executed, *, per_head: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v in float32 at least; where heads have gates of their own, k and v for each of them.
+
+    What k and v get in a backward pass is summed over the heads that share them.
+    """
+    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (one.q, one.k, one.v))
+    if per_head:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    return q, k, v
+
+
+def by_passage(columns: Tensor, gates: Gates, like: Tensor) -> Tensor:
+    """Return sums of columns [B, K or H, S] by passage, in the shape of the gates, [1 or H, P]."""
+    summed = columns.double().sum(dim=0)  # K|H S
+    summed = summed if len(like) > 1 else summed.sum(dim=0, keepdim=True)
+    return like.new_zeros(len(like), len(gates) + 1).index_add_(1, gates.columns, summed)[:, :-1]
 
 
 def with_coordinate(q: Tensor, k: Tensor, v: Tensor, biases: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,18 +26,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from wherefrom.capture.fused import STRIP, Limits, attend, merge
 from wherefrom.evidence.gated import (
     Gates,
+    by_passage,
     checked_gates,
     flash,
     gradients_of,
+    in_strips,
     is_fast,
     one_size,
+    piece_of,
     put_back,
     taken,
+    wide,
     with_coordinate,
 )
 from wherefrom.evidence.goal import log1mexp
@@ -66,45 +69,26 @@ def attend_by_scores(one: Executed, gates: Gates, m: float | Tensor) -> Tensor:
 
 def attend_by_scores_fast(one: Executed, gates: Gates, logs: Tensor) -> Tensor:
     """Return the outputs of an execution that `is_fast`, by the flash kernel; `logs` are log m, float64 [1 or H, P]."""
-    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (one.q, one.k, one.v))
-    if len(logs) > 1:  # a coordinate of k is shared by the query heads that share k
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    q, k, v = wide(one, per_head=len(logs) > 1)
     output: Tensor = _Gated.apply(q, k, v, logs, gates, one.scale)  # type: ignore[no-untyped-call]
     return output.to(one.q.dtype)
 
 
 def attend_by_scores_in_strips(one: Executed, gates: Gates, logs: Tensor, *, strip: int = STRIP) -> Tensor:
-    """Return the outputs of any execution, some rows at a time in plain lines; `logs` are log m, float64 [1 or H, P].
-
-    The backward pass computes each strip again, so that no more than one is held.
-    """
-    wide = torch.promote_types(one.q.dtype, torch.float32)
-    own = F.pad(logs.to(device=one.q.device, dtype=wide), (0, 1))  # H|1 P+1, the last for tokens in no passage
-    outputs = []
-    for start in range(0, one.q.shape[2], strip):
-        rows = range(start, min(start + strip, one.q.shape[2]))
-        given = (one, gates, own, rows)
-        if torch.is_grad_enabled():
-            outputs.append(checkpoint(_strip, *given, use_reentrant=False, preserve_rng_state=False))
-        else:
-            outputs.append(_strip(*given))
-    return torch.cat(outputs, dim=2)
+    """Return the outputs of any execution, some rows at a time in plain lines; `logs` are log m, [1 or H, P]."""
+    format_ = torch.promote_types(one.q.dtype, torch.float32)
+    own = F.pad(logs.to(device=one.q.device, dtype=format_), (0, 1))  # H|1 P+1, the last for tokens in no passage
+    return in_strips(_strip, one, gates, own, strip)
 
 
 def _strip(one: Executed, gates: Gates, own: Tensor, rows: range) -> Tensor:
     """Return the outputs [B, H, R, V] of some rows; `own` has log m of each passage and 0 behind them."""
-    reached = [mask.reach(row, gates.length) for mask in one.masks for row in (rows[0], rows[-1])]
-    columns = range(min(reach.start for reach in reached), max(1, *(reach.stop for reach in reached)))
-    permitted = one.permitted((rows, columns))  # B|1 H|1 R S'
-    along, down = slice(columns.start, columns.stop), slice(rows.start, rows.stop)
-    passage = gates.columns.to(one.q.device)
-    inside = (passage[down, None] == passage[None, along]) & (passage[along] < len(gates))  # R S'
-    added = own[:, passage[along]][None, :, None].masked_fill(inside, 0.0)  # 1 H|1 R S'
-    if one.bias is not None:
-        bias = one.bias[..., along] if one.bias.shape[-1] > 1 else one.bias
-        added = added + (bias[..., down, :] if bias.shape[-2] > 1 else bias)
-    q, k, v = one.q[:, :, down], one.k[:, :, along], one.v[:, :, along]
-    limits = Limits.of_permitted(permitted, q, added=added)
+    piece = piece_of(one, gates, rows)
+    added = own[:, piece.passage][None, :, None].masked_fill(~piece.gated, 0.0)  # 1 H|1 R S'
+    if piece.bias is not None:
+        added = added + piece.bias
+    limits = Limits.of_permitted(piece.permitted, piece.q, added=added)
+    q, k, v = piece.q, piece.k, piece.v
     return attend(q, k, v, limits=limits, scale=one.scale, softcap=one.softcap, sinks=one.sinks).output
 
 
@@ -144,10 +128,7 @@ class _Gated(torch.autograd.Function):
             for whole, part in zip(found, inside, strict=True):  # what part A left of it, 1 - m
                 whole.index_add_(2, rows, put_back(part, block) * (1 - gate).unsqueeze(-1))
             columns.index_add_(2, rows, -put_back(own_columns, block) * gate)  # what part A has of it, m
-        summed = columns.double().sum(dim=0)  # K|H S
-        summed = summed if len(logs) > 1 else summed.sum(dim=0, keepdim=True)
-        of_logs = logs.new_zeros(len(logs), len(gates) + 1).index_add_(1, gates.columns, summed)[:, :-1]
-        return *found, of_logs, None, None
+        return *found, by_passage(columns, gates, logs), None, None
 
 
 def _biases(logs: Tensor, gates: Gates, k: Tensor) -> Tensor:

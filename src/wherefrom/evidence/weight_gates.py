@@ -27,19 +27,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from wherefrom.capture.fused import STRIP, merge
 from wherefrom.evidence.gated import (
     SIZES,
     Gates,
+    by_passage,
     checked_gates,
     flash,
     gradients_of,
+    in_strips,
     is_fast,
     one_size,
+    piece_of,
     put_back,
     taken,
+    wide,
     with_coordinate,
 )
 from wherefrom.evidence.running import Executed, scores_of
@@ -71,54 +74,36 @@ def attend_by_weights(one: Executed, gates: Gates, m: float | Tensor) -> Tensor:
 
 def attend_by_weights_fast(one: Executed, gates: Gates, m: Tensor) -> Tensor:
     """Return the outputs of an execution that `is_fast`, by the flash kernel; m is [1 or H, P], alike in a head."""
-    q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (one.q, one.k, one.v))
-    if len(m) > 1:  # what k and v get is summed over the heads that share them, here each with a gate of its own
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    q, k, v = wide(one, per_head=len(m) > 1)
     output: Tensor = _Weighted.apply(q, k, v, m, gates, one.scale)  # type: ignore[no-untyped-call]
     return output.to(one.q.dtype)
 
 
 def attend_by_weights_in_strips(one: Executed, gates: Gates, m: Tensor, *, strip: int = STRIP) -> Tensor:
-    """Return the outputs of any execution, some rows at a time in plain lines; m is float64 [1 or H, P].
-
-    The backward pass computes each strip again, so that no more than one is held.
-    """
-    outputs = []
-    for start in range(0, one.q.shape[2], strip):
-        given = (one, gates, m, range(start, min(start + strip, one.q.shape[2])))
-        if torch.is_grad_enabled():
-            outputs.append(checkpoint(_strip, *given, use_reentrant=False, preserve_rng_state=False))
-        else:
-            outputs.append(_strip(*given))
-    return torch.cat(outputs, dim=2)
+    """Return the outputs of any execution, some rows at a time in plain lines; m is float64 [1 or H, P]."""
+    return in_strips(_strip, one, gates, m, strip)
 
 
 def _strip(one: Executed, gates: Gates, m: Tensor, rows: range) -> Tensor:
     """Return the outputs [B, H, R, V] of some rows."""
-    reached = [mask.reach(row, gates.length) for mask in one.masks for row in (rows[0], rows[-1])]
-    columns = range(min(reach.start for reach in reached), max(1, *(reach.stop for reach in reached)))
-    along, down = slice(columns.start, columns.stop), slice(rows.start, rows.stop)
-    permitted = one.permitted((rows, columns))  # B|1 H|1 R C
-    scores = scores_of(one.q[:, :, down], one.k[:, :, along], one.scale, one.softcap)  # B H R C
-    if one.bias is not None:
-        bias = one.bias[..., along] if one.bias.shape[-1] > 1 else one.bias
-        scores = scores + (bias[..., down, :] if bias.shape[-2] > 1 else bias)
-    passage = gates.columns.to(one.q.device)
-    inside = (passage[down, None] == passage[None, along]) & (passage[along] < len(gates))
-    shut = (passage[along] < len(gates)) & ~inside  # R C, what is read through a gate
-    v = one.v[:, :, along].to(scores.dtype).repeat_interleave(one.q.shape[1] // one.v.shape[1], dim=1)
+    piece = piece_of(one, gates, rows)
+    permitted, shut = piece.permitted, piece.gated
+    scores = scores_of(piece.q, piece.k, one.scale, one.softcap)  # B H R C
+    if piece.bias is not None:
+        scores = scores + piece.bias
+    v = piece.v.to(scores.dtype).repeat_interleave(one.q.shape[1] // one.v.shape[1], dim=1)
     a, without = (_weights(scores, readable, one.sinks) for readable in (permitted, permitted & ~shut))
     alone = ~(permitted & ~shut).any(dim=-1, keepdim=True)  # nothing else to read: read as ever
     if one.sinks is not None:
         alone = torch.zeros_like(alone)
-    opened = F.pad(m.to(device=scores.device, dtype=scores.dtype), (0, 1), value=1.0)[:, passage[along]][None, :, None]
+    opened = F.pad(m.to(device=scores.device, dtype=scores.dtype), (0, 1), value=1.0)[:, piece.passage][None, :, None]
     gated = shut & ~alone  # B|1 H|1 R C
     through = torch.where(gated, opened.detach() * a, 0.0)
     rest = torch.where(alone, a, without) * (1.0 - through.sum(dim=-1, keepdim=True))
     change = torch.where(gated, opened / opened.detach(), 1.0)  # 1, whose derivative is that by log m
     shares = (through + rest) * change
-    left = 1.0 if one.sinks is None else 1.0 - (through + rest).sum(dim=-1, keepdim=True)  # to a sink
-    total = shares.sum(dim=-1, keepdim=True) + (left if one.sinks is not None else 0.0)
+    sunk = 0.0 if one.sinks is None else 1.0 - (through + rest).sum(dim=-1, keepdim=True)
+    total = shares.sum(dim=-1, keepdim=True) + sunk
     empty = total == 0
     return ((shares @ v) / torch.where(empty, 1.0, total)).to(one.q.dtype)
 
@@ -176,10 +161,7 @@ class _Weighted(torch.autograd.Function):
             parts = gradients_of(own_less, inputs, own_z, own_z_lse, scale, k.shape[-1])
             for whole, part in zip(found, parts, strict=False):
                 whole.index_add_(2, rows, put_back(part, block))
-        summed = columns.double().sum(dim=0)  # K|H S
-        summed = summed if len(m) > 1 else summed.sum(dim=0, keepdim=True)
-        of_m = m.new_zeros(len(m), len(gates) + 1).index_add_(1, gates.columns, summed)[:, :-1]
-        return *found, of_m, None, None
+        return *found, by_passage(columns, gates, m), None, None
 
 
 def _opened(m: Tensor, q: Tensor) -> Tensor:
