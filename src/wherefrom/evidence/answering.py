@@ -303,12 +303,13 @@ def _measured(trace: AnswerTrace, measurer: Ablator, how: How, layers: Any, head
     if left < measurer.upfront:
         return trace
     left -= measurer.upfront
-    every, few = (_choices(trace.passages, _prior(trace), alone) for alone in (len(trace.passages), ALONE))
+    given = (left, how, layers, heads)
     try:
-        affordable = [_affordable(measurer, kept, left, how, layers, heads) for kept in (every, few)]
+        kept = _affordable(measurer, _choices(trace.passages, _prior(trace), len(trace.passages)), *given)
+        if len(kept) < len(trace.passages) + BESIDE:
+            kept = _affordable(measurer, _choices(trace.passages, _prior(trace), ALONE), *given)
     except InputError:  # a choice that leaves nothing of the prompt: one passage, which is all of it
         return trace
-    kept = affordable[0] if len(affordable[0]) >= len(trace.passages) + BESIDE else affordable[1]
     runs = None
     if len(kept):
         told = lambda done, total: tell("taking passages away", done, total)  # noqa: E731
