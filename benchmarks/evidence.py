@@ -76,7 +76,7 @@ def _cost(model: wherefrom.LanguageModel, rounds: int) -> Iterator[Result]:
     yield at_most(
         "all 730 direct knock-outs / one forward with the logits of every position, 730 tokens",
         paired(lambda: wherefrom.knock_out(last, target), lambda: model.transformer(ids), rounds=rounds),
-        1.5,
+        1.4,
         checked,
     )
     yield at_most(

@@ -344,7 +344,7 @@ def test_half_precision_says_what_is_noise(small_folder: Path) -> None:
         ({"answer": ""}, r"the answer"),
         ({"by": ["nowhere"]}, r"nowhere"),
         ({"by": ["lives in"]}, r"lives in.*[Aa]nna.*[Cc]lara"),
-        ({"prompt": [{"role": "user", "content": "x"}]}, r"the prompt: expected a text, got a value of type list"),
+        ({"prompt": [{"role": "user"}]}, r"message 0: expected a mapping with a .role. and a .content."),
         ({"words": (5,)}, r"the chosen tokens of the answer: expected places from 0 to 0"),
         ({"at": (0.0,)}, r"a gate"),
         ({"prompt": "Rome is", "by": "sentence"}, r"the prompt: expected two parts at least"),

@@ -55,8 +55,9 @@ def record(
     Args:
         model: from `wherefrom.load`; or a model of transformers, as it is; or any other module of torch that is built
             on `torch.nn.MultiheadAttention` or `torch.nn.functional.scaled_dot_product_attention`.
-        text: the prompt, or its tokens; with an encoder beside the decoder, the text that the encoder reads. For a
-            model of transformers also chat messages, or a mapping of its inputs, such as a tokenizer returns.
+        text: the prompt, or its tokens; with an encoder beside the decoder, the text that the encoder reads. Also
+            chat messages, written out by the model's template; for a model of transformers, a mapping of its inputs,
+            such as a tokenizer returns.
         tokenizer: of a model of transformers: reads the text, and gives the labels. Without it give `input_ids`.
         written: with an encoder, the text that the decoder has written so far, or its tokens, start mark included.
         predictions: keep what the model expected after the last position only ("last"), after every one ("all"), or

@@ -49,12 +49,15 @@ Chat = Annotated[
     Path | None,
     typer.Option(
         help='A file of chat messages, [{"role": ..., "content": ...}], which the model\'s template writes '
-        "out, instead of a prompt (models of transformers)."
+        "out, instead of a prompt."
     ),
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(help="Passes over the whole text that may be run, forward and backward (12); the least is 3."),
+    typer.Option(
+        help="Passes over the whole text that may be run, forward and backward (12); the least is 3. Given without an "
+        "answer, the one that the model writes, of at most 32 tokens, is asked about."
+    ),
 ]
 How = Annotated[
     Literal["deletion", "total", "direct"] | None,

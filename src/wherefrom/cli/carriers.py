@@ -86,7 +86,7 @@ def carriers(
     """
     given = None if cases is None else _read(cases)
     others = None if test is None else _read(test)
-    plain = None if ordinary is None else _plain(ordinary)
+    plain = None if ordinary is None else read_text(None, ordinary, "the ordinary text")
     if given is None:
         given = list(wherefrom.retrieval_cases(made, seed=seed))
     loaded = wherefrom.load(model, library=library, say=say)
@@ -112,17 +112,6 @@ def carriers(
 
     with output():
         print_carriers(found, top=top)
-
-
-def _plain(path: Path) -> str:
-    """Return the ordinary text of a file."""
-    try:
-        return read_text(None, path)
-    except InputError as error:
-        what = error.what.replace("the prompt", "the ordinary text")
-        raise InputError(
-            what, expected=error.expected, given=error.given, way_out=error.way_out, **error.facts
-        ) from error
 
 
 def _read(path: Path) -> list[Case]:

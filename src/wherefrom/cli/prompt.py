@@ -23,23 +23,23 @@ Text = Annotated[
 File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a UTF-8 file.")]
 
 
-def read_text(text: str | None, file: Path | None) -> str:
-    """Return the prompt; what no model can read is refused here, before a model is loaded or converted."""
-    prompt = _given_text(text, file)
+def read_text(text: str | None, file: Path | None, what: str = "the prompt") -> str:
+    """Return the prompt, or another text; what no model can read is refused here, before one is loaded or converted."""
+    prompt = _given_text(text, file, what)
     try:
         prompt.encode()
     except UnicodeEncodeError:  # bytes of the command line that are not UTF-8 come as surrogates
         _decoded(os.fsencode(prompt), "the argument")
-    require_text(prompt)
+    require_text(prompt, what)
     return prompt
 
 
-def _given_text(text: str | None, file: Path | None) -> str:
+def _given_text(text: str | None, file: Path | None, what: str) -> str:
     """Return the argument, or a file's or standard input's text, without its final newline."""
     if file is not None:
         if text is not None:
             raise InputError(
-                "the prompt",
+                what,
                 expected="one source",
                 given="a text and --file",
                 way_out="Give one of them.",
@@ -48,7 +48,7 @@ def _given_text(text: str | None, file: Path | None) -> str:
             return _decoded(file.read_bytes(), str(file))
         except OSError as error:
             raise InputError(
-                "the prompt's file",
+                f"{what}'s file",
                 expected="a file that can be read",
                 given=f"{file} ({error.strerror})",
                 way_out="Check the path.",
@@ -58,7 +58,7 @@ def _given_text(text: str | None, file: Path | None) -> str:
         return text
     if sys.stdin.isatty():
         raise InputError(
-            "the prompt",
+            what,
             expected="a text",
             given="none",
             way_out='Give it as an argument, with --file, or on standard input: wherefrom trace "One, two,"',
@@ -67,7 +67,7 @@ def _given_text(text: str | None, file: Path | None) -> str:
         data = sys.stdin.buffer.read()
     except OSError as error:
         raise InputError(
-            "the prompt",
+            what,
             expected="a text on standard input",
             given=f"{error.strerror}",
             way_out="Give the text as an argument or with --file.",

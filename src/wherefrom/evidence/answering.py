@@ -90,7 +90,7 @@ def trace_answer(
 
     Args:
         model: a decoder of `wherefrom.load`, or one of transformers.
-        prompt: a text; for a model of transformers also chat messages, written out by the model's template.
+        prompt: a text; or chat messages, written out by the model's template.
         answer: a text, scored as it is given, whoever wrote it; what the model writes itself unless given.
         question: what stands between the prompt and the answer, such as "Where is it? It is", on a line of its own
             where no blank parts it. It is read, and never taken away; without one the prompt's own last part, in which

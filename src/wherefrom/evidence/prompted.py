@@ -63,7 +63,7 @@ def read_prompted(
     Args:
         model: a decoder of `wherefrom.load` or of transformers.
         runner: of that model.
-        prompt: a text; for a model of transformers also chat messages, written out by its template.
+        prompt: a text; or chat messages, written out by the model's template.
         answer: a text; None: what the model writes, greedily.
         question: a text between the two.
         tokenizer: of a model of transformers.
@@ -132,14 +132,6 @@ class _Own:
 
     def prompt(self, prompt: Any) -> Tokens:
         """Return the prompt's tokens."""
-        if not isinstance(prompt, str):
-            raise InputError(
-                "the prompt",
-                expected="a text",
-                given=f"a value of type {type(prompt).__name__}",
-                way_out="Chat messages are read for models of transformers, whose template writes them out: "
-                'wherefrom.load(FOLDER, library="transformers").',
-            )
         return self._open(read_prompt(self.model, prompt))
 
     def written(self, before: Tokens, most: int) -> tuple[int, ...]:

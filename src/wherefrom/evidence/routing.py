@@ -63,7 +63,7 @@ def trace_routes(
 
     Args:
         model: a decoder of `wherefrom.load`, or one of transformers.
-        prompt: a text; for a model of transformers also chat messages, written out by the model's template.
+        prompt: a text; or chat messages, written out by the model's template.
         answer: a text, scored as it is given, whoever wrote it; what the model writes itself unless given.
         question: what stands between the prompt and the answer, on a line of its own where no blank parts it.
         tokenizer: of a model of transformers.

@@ -64,8 +64,8 @@ def trace(
 
     Args:
         model: from `wherefrom.load`, or any model of transformers.
-        text: the prompt; with an encoder beside the decoder, the text that the encoder reads. For a model of
-            transformers also chat messages, or a mapping of its inputs.
+        text: the prompt; with an encoder beside the decoder, the text that the encoder reads. Also chat messages,
+            written out by the model's template; for a model of transformers, a mapping of its inputs.
         tokenizer: of a model of transformers.
         written: what such a decoder has written so far; only its start mark unless given.
         through: "cross" for the encoder's text or "self" for what was written, with such a decoder; cross unless given.

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 
 from wherefrom.errors import InputError, ModelError
 from wherefrom.model import store
+from wherefrom.model.chat import ChatTemplate, template_of
 from wherefrom.model.config import Config
 from wherefrom.model.fields import Fields
 from wherefrom.model.layouts import (
@@ -39,6 +40,7 @@ from wherefrom.readable import readable
 from wherefrom.tokens import Tokenizer
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+TOKENIZER_CONFIG, CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What folders of any model may be called: "model", and the checkpoints of a training run.
 GENERIC = re.compile(r"step-\d{8}|model|checkpoint")
@@ -86,12 +88,14 @@ class Checkpoint:
             to be written to. Where the embedding is tied, it is not there a second time.
         tokenizer: its vocabulary.
         identity: its name and checksum.
+        chat: how its conversations are written, where its files say so.
     """
 
     config: Config
     tensors: dict[str, torch.Tensor]
     tokenizer: Tokenizer
     identity: ModelIdentity
+    chat: ChatTemplate | None = None
 
 
 def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
@@ -123,7 +127,7 @@ def read_folder(folder: Path, *, check_values: bool = True) -> Checkpoint:
         given = f"{tokenizer.vocabulary_size} of them"
         expected = f"at most {config.vocabulary} tokens, the rows of the embedding"
         raise _refusal(f"{folder / TOKENIZER}", expected, given, path=folder / TOKENIZER)
-    return Checkpoint(config, tensors, tokenizer, ModelIdentity(_name(folder), folder))
+    return Checkpoint(config, tensors, tokenizer, ModelIdentity(_name(folder), folder), _template(folder))
 
 
 def write_folder(folder: str | Path, transformer: Transformer, tokenizer: Tokenizer) -> None:
@@ -150,6 +154,16 @@ def write_folder(folder: str | Path, transformer: Transformer, tokenizer: Tokeni
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint_tensors(config, own).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / TOKENIZER).write_text(tokenizer.inner.to_str(), encoding="utf-8")
+
+
+def _template(folder: Path) -> ChatTemplate | None:
+    """Return the chat template of a folder, which either of two files may hold."""
+    config, apart = folder / TOKENIZER_CONFIG, folder / CHAT_TEMPLATE
+    try:
+        source = apart.read_text(encoding="utf-8") if apart.exists() else None
+    except (OSError, ValueError) as error:
+        raise _refusal(f"{apart}", "a template as text", f"something else ({error})", path=apart) from error
+    return template_of(_read_json(config) if config.exists() else {}, source)
 
 
 def _name(folder: Path) -> str:

@@ -6,7 +6,7 @@ Nothing heavy is imported at the top: the default model's file is checked in a t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wherefrom.checks import check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.model import store
+from wherefrom.model.chat import check_messages, without_template
 from wherefrom.model.config import Config
 from wherefrom.tokens import Tokenizer, Tokens
 
@@ -146,20 +147,34 @@ def _keep_freed_memory() -> None:
     torch.empty(2**25 - 2**20, dtype=torch.uint8)
 
 
-def read_prompt(model: LanguageModel, text: str, *, room: int = 0) -> Tokens:
+def read_prompt(model: LanguageModel, text: str | Sequence[Mapping[str, Any]], *, room: int = 0) -> Tokens:
     """Return a prompt's tokens, if the model can read them.
 
     Args:
         model: whose tokenizer and context.
-        text: the prompt.
+        text: the prompt; or chat messages, which the model's template writes out: its marks are then part of the text,
+            and none are put around it.
         room: how many tokens are to be generated behind it.
 
     Raises:
-        InputError: the text is no str, is empty or blank, is not UTF-8, or does not fit into the model's context.
+        InputError: the text is no str, is empty or blank, is not UTF-8, or does not fit into the model's context;
+            messages of a wrong form, or to a model without a chat template.
     """
     require_model(model)
+    if isinstance(text, Sequence) and not isinstance(text, str | bytes | bytearray):
+        return _fitting(model, model.tokenizer.encode(_chat(model, text), marks=False), room)
     require_text(text)
     return _fitting(model, model.tokenizer.encode(text), room)
+
+
+def _chat(model: LanguageModel, messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return a conversation as the model's template writes it."""
+    if model.checkpoint.chat is None:
+        check_messages(messages)
+        raise without_template(f"{model.name}, whose files have none")
+    text = model.checkpoint.chat.text(messages)
+    require_text(text, "the chat")
+    return text
 
 
 def start_tokens(model: LanguageModel, written: str | None, *, room: int = 0) -> Tokens:

@@ -24,7 +24,7 @@ from tokenizers import decoders
 
 from wherefrom.checks import as_index, check_items
 from wherefrom.errors import InputError
-from wherefrom.readable import readable
+from wherefrom.model.chat import check_messages, refused, without_template
 from wherefrom.spans import Token, Tokens, exact_spans, lone_label, tokens_at
 from wherefrom.tokens import LETTER_TO_BYTE, SENTENCEPIECE_BYTE, Tokenizer
 
@@ -177,25 +177,15 @@ def chat(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, continue_fina
         InputError: no tokenizer, one without a template, messages of another form, or ones that the template refuses.
     """
     plain = _tokenizer(tokenizer)
-    given = _messages(messages)
+    given = check_messages(messages)
     if not getattr(plain, "chat_template", None):
-        raise InputError(
-            "the chat",
-            expected="a model with a chat template",
-            given="a tokenizer that has none",
-            way_out="Write the prompt as a text, or load the model's instruction-tuned version.",
-        )
+        raise without_template("a tokenizer that has none")
     how: dict[str, Any] = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
     try:
         text = plain.apply_chat_template(given, tokenize=False, **how)
         made = plain.apply_chat_template(given, tokenize=True, return_dict=True, **how)
     except Exception as error:  # a template is a program: whatever it raises is its word on these messages
-        raise InputError(
-            "the chat",
-            expected="messages that the model's chat template takes",
-            given=f"ones that it refuses ({_sentence(error)})",
-            way_out="Use the roles that the template knows, in its order: mostly user and assistant in turn.",
-        ) from error
+        raise refused(error) from error
     return tokens_of(plain, made["input_ids"], text=text)
 
 
@@ -587,42 +577,6 @@ def _require_text(text: object) -> None:
         given = f"half a character, \\u{ord(text[error.start]):04x}, at character {error.start}"
         way_out = 'Read the text as UTF-8, for example with open(path, encoding="utf-8").'
         raise InputError("the text", expected="Unicode", given=given, way_out=way_out, position=error.start) from error
-
-
-def _messages(messages: Any) -> list[dict[str, Any]]:
-    way_out = 'One message is {"role": "user", "content": "Hello"}.'
-    what, expected = "the messages", 'a list of messages, each with a "role" and a "content"'
-    given = () if isinstance(messages, Mapping) else check_items(what, messages, expected=expected, way_out=way_out)
-    if not given:
-        shown = "a single one" if isinstance(messages, Mapping) else "none"
-        raise InputError(what, expected=expected, given=shown, way_out=way_out)
-    for place, message in enumerate(given):
-        wrong = _wrong_with(message)
-        if wrong is None:
-            continue
-        expected = 'a mapping with a "role" and a "content"'
-        raise InputError(f"message {place}", expected=expected, given=wrong, way_out=way_out, message=place)
-    return [dict(message) for message in given]
-
-
-def _wrong_with(message: Any) -> str | None:
-    """Return what is wrong with the form of a message, None if nothing is."""
-    if not isinstance(message, Mapping):
-        return f"a value of type {type(message).__name__}"
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str):
-        return 'one without a "role"' if role is None else f'a "role" of type {type(role).__name__}'
-    if content is None:
-        return None if message.get("tool_calls") else 'one without a "content"'
-    if not isinstance(content, str | list | tuple):
-        return f'a "content" of type {type(content).__name__}'
-    wrong = [] if isinstance(content, str) else [part for part in content if not isinstance(part, str | Mapping)]
-    return f'a "content" with a value of type {type(wrong[0]).__name__} in it' if wrong else None
-
-
-def _sentence(error: Exception) -> str:
-    first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return readable(first)[:200].rstrip(".")
 
 
 def _image_token(source: Any) -> int | None:
