@@ -178,8 +178,19 @@ def _capped(call: Call, scores: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(call.softcap * np.tanh(scores / call.softcap))
 
 
+def permitted_pairs(call: Call, head: int, destinations: range, sources: range) -> Bools:
+    """Return which pairs of one head are permitted, bool [T, S], by the mask and by the bias."""
+    own = _permitted(call, head, destinations, sources)
+    permitted = np.ones((len(destinations), len(sources)), bool) if own is None else own
+    if call.bias is None:
+        return permitted
+    bias = call.bias[call.place_of_head(head) if len(call.bias) > 1 else 0]
+    finite: Bools = permitted & ~np.isneginf(bias[_places(call, destinations), sources.start : sources.stop])
+    return finite
+
+
 def _permitted(call: Call, head: int, destinations: range, sources: range) -> Bools | None:
-    """Return which pairs are permitted, bool [T, S], or None where all of them are."""
+    """Return which pairs the mask permits, bool [T, S], or None where it permits all of them."""
     if call.mask.padding is None and call.mask.explicit is None:
         reaches = [call.mask.reach(row, call.sources) for row in (destinations[0], destinations[-1])]
         if all(reach.start <= sources.start and sources.stop <= reach.stop for reach in reaches):

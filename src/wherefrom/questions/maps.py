@@ -1,0 +1,236 @@
+"""The map of one head, T destinations by S sources, in tiles at every zoom (floor 4): who looks at it pays for what is
+seen.
+
+A level k has blocks of 2^k destinations by 2^k sources, and tiles of 256 by 256 blocks. Fine levels are windows of
+weights computed when they are asked for; from `finest_block` on a scan of the one head gives every coarser level at
+once, in memory linear in the length. What a block is without weights says its mark, never a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wherefrom.attention import Mask
+from wherefrom.checks import check_index, check_kind
+from wherefrom.questions.asked import exactness_of
+from wherefrom.questions.exact import permitted_pairs, window_in_single
+from wherefrom.questions.scanned import attention_of
+from wherefrom.recording import Call
+from wherefrom.scans import Attention, Level
+from wherefrom.scans import scan as scan_attention
+from wherefrom.scans.result import finest_block
+
+Array: TypeAlias = NDArray[Any]
+Bools: TypeAlias = NDArray[np.bool_]
+Floats: TypeAlias = NDArray[np.float32]
+Marks: TypeAlias = NDArray[np.uint8]
+TILE = 256
+"""Blocks along one side of a tile."""
+AT_ONCE = 2**21
+"""Weights that are computed at once, 8 MB."""
+WEIGHTS, NOT_PERMITTED, EMPTY, NOT_RECORDED = range(4)
+"""The marks: there are weights; no pair of the block is permitted; its destinations may read nothing at all; none of
+its destinations was recorded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A piece of a map.
+
+    Attributes:
+        block: how many destinations, and how many sources, a block holds.
+        destinations: those of the tile.
+        sources: likewise.
+        largest: float32 [R, C], the largest weight of a permitted pair in each block; NaN where the mark is not 0.
+        mean: float32 [R, C], the mean weight of the permitted pairs; likewise.
+        marks: uint8 [R, C], see the module.
+        exactness: how exact the weights are.
+    """
+
+    block: int
+    destinations: range
+    sources: range
+    largest: Floats
+    mean: Floats
+    marks: Marks
+    exactness: str
+
+
+class HeadMap:
+    """One head's map.
+
+    Args:
+        call: of a recording.
+        head: its number.
+
+    Raises:
+        InputError: a head that the call has not, or that was not kept.
+    """
+
+    def __init__(self, call: Call, head: int) -> None:
+        self._call = check_kind("the call", call, Call, way_out="Take one of a recording's calls.")
+        self._place = call.place_of_head(head)
+        self._head = call.head_numbers[self._place]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many destinations and sources there are, recorded or not."""
+        return self._call.destinations, self._call.sources
+
+    @property
+    def levels(self) -> int:
+        """How many levels there are: 0, with a block a pair, to the first whose blocks all lie in one tile."""
+        return 1 + max(0, math.ceil(math.log2(max(self.shape) / TILE)))
+
+    def tile(self, level: int, row: int, column: int) -> Tile:
+        """Return a piece of the map.
+
+        Args:
+            level: k; a block has 2^k destinations.
+            row: which tile from the top, from 0.
+            column: which from the left.
+
+        Raises:
+            InputError: a level or a tile that the map does not have.
+        """
+        block = 2 ** check_index("level", level, self.levels)
+        rows, columns = (
+            _along(name, at, size, block)
+            for name, at, size in zip(("tile row", "tile column"), (row, column), self.shape, strict=True)
+        )
+        if self._call.all_rows and block >= finest_block(*self.shape):
+            return self._coarse(block, rows, columns)
+        return self._fine(block, rows, columns)
+
+    @cached_property
+    def _zoom(self) -> dict[int, Level]:
+        """The levels of a scan of this head alone, by block."""
+        every = attention_of(self._call, None)
+        one, key = slice(self._place, self._place + 1), every.key_heads[self._place]
+        own = Attention(
+            q=every.q[one],
+            k=every.k[key : key + 1],
+            lse=every.lse[one],
+            mask=_of_head(every, self._place),
+            scale=every.scale,
+            softcap=every.softcap,
+            sinks=None if every.sinks is None else every.sinks[one],
+            bias=every.bias if every.bias is None or len(every.bias) == 1 else every.bias[one],
+            key_heads=(0,),
+        )
+        return {level.block: level for level in scan_attention(own, ("zoom",)).zoom}
+
+    def _coarse(self, block: int, rows: range, columns: range) -> Tile:
+        """Return a tile of a level that the scan has."""
+        level = self._zoom[block]
+        piece = _blocks(rows, block), _blocks(columns, block)
+        largest, mean = (values[0][piece].filled(np.nan) for values in (level.largest, level.mean))
+        none = np.ma.getmaskarray(level.largest[0][piece])
+        still = _whole_blocks(np.isneginf(self._call.lse[self._place, rows.start : rows.stop]), block)
+        marks = np.where(none, np.where(still[:, None], EMPTY, NOT_PERMITTED), WEIGHTS)
+        return self._tile(block, rows, columns, largest, mean, marks)
+
+    def _fine(self, block: int, rows: range, columns: range) -> Tile:
+        """Return a tile of a level that is computed when it is asked for, strip by strip."""
+        shape = math.ceil(len(rows) / block), math.ceil(len(columns) / block)
+        largest, mean, marks = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, NOT_PERMITTED)
+        for strip in _strips(rows, block, len(columns)):
+            own = _blocks(range(strip.start - rows.start, strip.stop - rows.start), block)
+            weights, permitted, recorded, empty = self._strip(strip, columns)
+            pairs = _summed(permitted, block)
+            none = pairs == 0
+            largest[own] = np.where(none, np.nan, _each(np.maximum, weights, block))
+            mean[own] = np.divide(_summed(weights, block), pairs, out=np.full(pairs.shape, np.nan), where=~none)
+            still = np.where(_whole_blocks(empty, block), EMPTY, NOT_PERMITTED)
+            still[_whole_blocks(~recorded, block)] = NOT_RECORDED
+            marks[own] = np.where(none, still[:, None], WEIGHTS)
+        return self._tile(block, rows, columns, largest, mean, marks)
+
+    def _strip(self, strip: range, columns: range) -> tuple[Floats, Bools, Bools, Bools]:
+        """Return weights [R, C] of some rows, who may read whom, which rows were recorded [R], which are empty [R]."""
+        weights = np.zeros((len(strip), len(columns)), np.float32)
+        permitted = np.zeros(weights.shape, bool)
+        recorded, empty = np.zeros(len(strip), bool), np.zeros(len(strip), bool)
+        for run in self._recorded(strip):
+            reach = self._reach(run, columns)
+            at = slice(run.start - strip.start, run.stop - strip.start)
+            place = self._call.place_of_row(run.start)
+            recorded[at] = True
+            empty[at] = np.isneginf(self._call.lse[self._place, place : place + len(run)])
+            if reach:
+                along = slice(reach.start - columns.start, reach.stop - columns.start)
+                weights[at, along] = window_in_single(self._call, self._head, run, reach).filled(0.0)
+                permitted[at, along] = permitted_pairs(self._call, self._head, run, reach) & ~empty[at, None]
+        return weights, permitted, recorded, empty
+
+    def _recorded(self, strip: range) -> Iterator[range]:
+        """Yield the runs of neighbouring rows of a strip that were recorded."""
+        if self._call.all_rows:
+            yield strip
+            return
+        rows = self._call.rows
+        rows = rows[(rows >= strip.start) & (rows < strip.stop)]
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+            if len(run):
+                yield range(int(run[0]), int(run[-1]) + 1)
+
+    def _reach(self, run: range, columns: range) -> range:
+        """Return those of some columns that some rows may reach."""
+        first, last = (self._call.mask.reach(row, self._call.sources) for row in (run[0], run[-1]))
+        return range(max(columns.start, first.start), min(columns.stop, last.stop))
+
+    def _tile(self, block: int, rows: range, columns: range, largest: Array, mean: Array, marks: Array) -> Tile:
+        drawn = largest.astype(np.float32), mean.astype(np.float32), marks.astype(np.uint8)
+        return Tile(block, rows, columns, *drawn, exactness=exactness_of([self._call]))
+
+
+def _along(what: str, at: int, size: int, block: int) -> range:
+    """Return the positions along one side of a tile."""
+    side = TILE * block
+    start = side * check_index(what, at, math.ceil(size / side))
+    return range(start, min(size, start + side))
+
+
+def _strips(rows: range, block: int, columns: int) -> Iterator[range]:
+    """Yield strips of whole blocks."""
+    step = block * max(1, AT_ONCE // (columns * block))
+    for start in range(rows.start, rows.stop, step):
+        yield range(start, min(rows.stop, start + step))
+
+
+def _blocks(positions: range, block: int) -> slice:
+    """Return the blocks that positions from a block's first to a block's last lie in."""
+    return slice(positions.start // block, math.ceil(positions.stop / block))
+
+
+def _each(ufunc: np.ufunc, values: Array, block: int) -> Array:
+    """Return values [R, C] reduced over blocks of them; those at the ends hold what is left."""
+    for axis, size in enumerate(values.shape):
+        if block > 1:
+            values = ufunc.reduceat(values, np.arange(0, size, block), axis=axis)
+    return values
+
+
+def _summed(values: Array, block: int) -> Array:
+    """Return the sums of blocks, in double precision, or of truths how many."""
+    return _each(np.add, values.astype(np.int64 if values.dtype == bool else np.float64), block)
+
+
+def _whole_blocks(truths: Bools, block: int) -> Bools:
+    """Return whether a truth holds for all rows of each block."""
+    found: Bools = np.logical_and.reduceat(truths, np.arange(0, len(truths), block))
+    return found
+
+
+def _of_head(attention: Attention, place: int) -> Mask:
+    """Return the mask of one of the heads."""
+    explicit = attention.mask.explicit
+    one = explicit is not None and explicit.ndim == 3
+    return replace(attention.mask, explicit=explicit[place]) if explicit is not None and one else attention.mask
