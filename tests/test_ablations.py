@@ -521,11 +521,11 @@ def test_a_budget_takes_the_first_choices(runner):
 
 @pytest.mark.parametrize("budget", [float("nan"), float("inf"), "x", pytest.param(10**400, id="large"), True])
 def test_a_budget_is_a_number(own, budget):
-    with pytest.raises(InputError, match=r"the budget: expected a number of forward passes' worth, got"):
+    with pytest.raises(InputError, match=r"the budget: expected .*1 or more forward passes' worth, got"):
         ablate(own, GOALS["log-odds"], PARTS, KEPT, budget=budget)
-    with pytest.raises(InputError, match=r"the budget: expected a number of forward passes' worth, got"):
+    with pytest.raises(InputError, match=r"the budget: expected .*1 or more forward passes' worth, got"):
         knock_out_edges(own, GOALS["log-odds"], EDGES, budget=budget)
-    with pytest.raises(InputError, match=r"the budget: expected a number of forward passes' worth, got"):
+    with pytest.raises(InputError, match=r"the budget: expected .*0 or more forward passes' worth, got"):
         Ablator(own, GOALS["log-odds"], PARTS).measure(KEPT, budget=budget)
 
 

@@ -22,13 +22,13 @@ from rich.cells import cell_len
 import wherefrom
 from command_line import finite_json, typed
 from wherefrom import Case, InputError, RecordingError, find_carriers, retrieval_cases
-from wherefrom.evidence import removal
+from wherefrom.evidence import head_scores, removal
 from wherefrom.evidence.carried import Carriers, Together
-from wherefrom.evidence.carriers import others
+from wherefrom.evidence.carriers import Plan, measure_carriers, ordinary_case, others
 from wherefrom.evidence.cases import read_cases
 from wherefrom.evidence.goal import AnswerGoal
 from wherefrom.evidence.head_scores import Scores, induction, score_heads
-from wherefrom.evidence.running import Runner, runner_of
+from wherefrom.evidence.running import OwnRunner, Runner, runner_of
 from wherefrom.evidence.without_heads import without_heads
 from wherefrom.model.config import Config
 from wherefrom.passages import passages
@@ -432,6 +432,8 @@ def test_ratios_on_paper() -> None:
     assert together([6.0] + [0.0] * 5, [[0.0] * 6]).ratio == (math.inf, 0.0, math.inf)
     assert together([3.0] * 6, [[0.5, -0.5] * 3]).ratio == (6.0, 6.0, 6.0)  # nor do cases
     assert list(map(_times, (math.inf, -math.inf, math.nan, 12.3))) == ["inf", "-inf", "-", "12"]
+    assert together([3.0] * 6, [[0.5, -1.0] * 3]).others_size == 0.75
+    assert together([3.0] * 6, [[0.5, -1.0] * 3]).to_json()["others"]["size"] == 0.75
     few = together([3.0, 1.0], [[0.5, 0.5]])
     assert few.effect.value == 2.0
     assert math.isnan(few.effect.low)
@@ -530,7 +532,7 @@ TWO = [
         ([replace(TWO[0], answer=None), TWO[1]], {}, r"case 1: the answer: expected a str, got None"),
         ([replace(TWO[0], prompt=""), TWO[1]], {}, r"case 1: the prompt"),
         ([replace(TWO[0], prompt="a" * 400 + " Anna: red. "), TWO[1]], {}, r"case 1: the prompt"),
-        (TWO, {"count": 19}, r"the number of heads: expected at most 18, as many as the model has, got 19"),
+        (TWO, {"count": 19}, r"the number of heads: expected at most 9: the model has 18, and as many .*, got 19\."),
         (TWO, {"count": 10}, r"the number of heads: expected at most 9: the model has 18, and as many others"),
         (TWO, {"count": 0}, r"the number of heads: expected a whole number from 1 up"),
         (TWO, {"draws": 0}, r"the number of draws"),
@@ -582,6 +584,84 @@ def test_an_answer_that_does_not_stand_in_its_place_has_no_retrieval_score(small
     assert found.to_json()["heads"][0]["retrieval"] is None
 
 
+def with_scores(model: Any, plan: Plan, **changed: Any) -> Carriers:
+    """Carriers of the model made by hand, some of whose eight heads' scores are told."""
+    runner = runner_of(model)
+    asked = read_cases(model, runner, planted_cases())
+    told = {name: np.array([*values, *[0.0] * (8 - len(values))]) for name, values in changed.items()}
+    scores = replace(score_heads(model, runner, asked[:4]), **told)
+    return measure_carriers(runner, scores, asked[4:], ordinary_case(model, runner, ORDINARY, asked), plan)
+
+
+def test_a_head_whose_score_is_not_above_0_is_not_found(by_hand: wherefrom.LanguageModel) -> None:
+    found = with_scores(by_hand, Plan(4, draws=2), retrieval=[0.0, 0.5, math.nan, 1.0, -1.0])
+    assert [(own.by, len(own.heads)) for own in found.sets] == [("first order", 4), ("retrieval", 2), ("induction", 4)]
+    assert found.sets[1].heads == (found.heads[3], found.heads[1])
+    assert [len(heads) for heads in found.sets[1].others] == [2, 2]
+    text = " ".join(" ".join(line.plain for line in carrier_lines(found)).split())
+    assert "Up to 4 heads knocked out together: " in text
+    assert "Of 4 heads asked for, those with a score above 0 are taken: 2 by retrieval." in text
+    written = found.to_json()
+    jsonschema.validate(written, SCHEMA)
+    assert written["count"] == 4
+    assert len(written["sets"][1]["heads"]) == 2
+
+
+def test_a_score_above_0_for_no_head_is_left_out_or_refused(by_hand: wherefrom.LanguageModel) -> None:
+    nothing: dict[str, Any] = {"retrieval": [-1.0, math.nan]}
+    found = with_scores(by_hand, Plan(1, draws=1), **nothing)
+    assert found.left_out == ("retrieval",)
+    assert [own.by for own in found.sets] == ["first order", "induction"]
+    assert found.to_json()["left_out"] == ["retrieval"]
+    text = " ".join(" ".join(line.plain for line in carrier_lines(found)).split())
+    assert "Left out, as no head has such a score above 0: retrieval." in text
+    assert with_scores(by_hand, Plan(1, "induction", draws=1), **nothing).left_out == ()
+    with pytest.raises(InputError, match=r"the score 'retrieval': expected a number above 0 for some head, got none"):
+        with_scores(by_hand, Plan(1, ["first order", "retrieval"]), **nothing)
+    with pytest.raises(InputError, match=r"the scores first order, retrieval, induction: expected a number above 0"):
+        with_scores(by_hand, Plan(1), **nothing, first_order=[], induction=[math.nan])
+
+
+def test_the_closing_sentence_names_what_it_divides_by(found: Carriers) -> None:
+    own = replace(found.first, others_lost=np.tile([0.5, -1.0], (3, 3)))
+    many, few = (
+        " ".join(" ".join(line.plain for line in carrier_lines(replace(found, **own))).split())
+        for own in (
+            {"sets": (own,)},
+            {"sets": (own.only(range(4)),), "families": ("",) * 4, "before": found.before[:4]},
+        )
+    )
+    assert f"Without 1 head found by first order the answers lose {own.effect.value:.2f} log-odds on the mean, " in many
+    assert "times 0.750, the mean size of what one loses or gains without as many random others." in many
+    assert "what an answer loses or gains without them: 0.750 (first order) " in many
+    assert "In brackets, from 5 cases on: 95 %" in many
+    assert "On these 4 cases, without 1 head found by first order the answers lose" in few
+    assert "4 cases are too few for an interval, which takes 5." in few
+    assert "brackets" not in few
+    still = replace(own, others_lost=np.zeros_like(own.others_lost))
+    text = " ".join(line.plain for line in carrier_lines(replace(found, sets=(still,))))
+    assert "on the mean; without as many random others nothing changes beyond the noise." in " ".join(text.split())
+
+
+def test_every_text_that_is_read_is_counted(small: wherefrom.LanguageModel, monkeypatch: Any) -> None:
+    texts: list[int] = []
+    logits, recorded = OwnRunner.logits, head_scores._recorded
+
+    def counted(self: Any, ids: torch.Tensor, *given: Any, **how: Any) -> torch.Tensor:
+        texts.append(len(ids))
+        return logits(self, ids, *given, **how)
+
+    def probe(*given: Any) -> Any:
+        texts.append(1)
+        return recorded(*given)
+
+    monkeypatch.setattr(OwnRunner, "logits", counted)
+    monkeypatch.setattr(head_scores, "_recorded", probe)
+    cases = [replace(case, answer=case.answer.strip()) for case in retrieval_cases(4)]  # each with two spellings
+    found = find_carriers(small, cases, count=1, draws=1, ordinary=WORDS)
+    assert found.cost.forward == sum(texts) > 4 * 2 + 4 + 1
+
+
 def test_it_is_drawn_within_80_columns(found: Carriers, small: wherefrom.LanguageModel) -> None:
     wild = find_carriers(small, retrieval_cases(12), count=3, draws=1, ordinary=WORDS, how="reads")
     for one in (found, wild):
@@ -597,9 +677,16 @@ def test_it_is_drawn_within_80_columns(found: Carriers, small: wherefrom.Languag
         "With all heads 6 of 6 answers are the likeliest tokens",
         "100.0%* 100.0% ",
         "Without 1 head found by first order the answers lose",
+        "6 gradients",
     ):
         assert said in text
     assert "lookup" in "\n".join(line.plain for line in carrier_lines(wild))
+
+
+def test_a_family_with_signs_of_the_terminal_is_made_readable(found: Carriers) -> None:
+    named = replace(found, families=("a\x1b[31m",) * 3 + ("b\n",) * 3)
+    lines = [line.plain for line in carrier_lines(named)]
+    assert not any(sign in line for line in lines for sign in "\x1b\n")
 
 
 def test_it_becomes_json(found: Carriers) -> None:

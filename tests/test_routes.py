@@ -588,6 +588,53 @@ def test_a_tree_is_drawn_within_its_columns(small_trace: RouteTrace) -> None:
     assert f"Left alone they keep {small_trace.kept:+.2f}, " in text
 
 
+def said(trace: RouteTrace) -> str:
+    return " ".join(" ".join(line.plain for line in route_lines(trace)).split())
+
+
+def test_one_route_is_spoken_of_as_one(smollm: LanguageModel) -> None:
+    told = {"question": QUESTION, "source": "Clara lives in Rome.", "depth": 1}
+    found = wherefrom.trace_routes(smollm, FACTS, "Rome", **told)
+    assert ", 1 route, " in repr(found)
+    assert "The one route knocked out: " in said(found)
+    assert " of the total effect. Left alone it keeps " in said(found)
+    assert "Knocked out in the named heads of each step alone: " in said(found)
+    assert "measured by a path knock-out. heads:" in said(found)  # no relay, and none is spoken of
+    assert "do not add up" not in said(found)
+    assert "In all " in str(found)
+    assert found.cost.reading == pytest.approx(2, abs=0.1)  # with and without a blank before the answer
+    assert "1 other route measured, within ±0.01" in said(replace(found, measured=2, largest_left=0.01))
+
+
+def test_the_most_routes_are_named_where_they_leave_others_out(small_trace: RouteTrace) -> None:
+    shown = len(small_trace.routes)
+    assert small_trace.most == 12 >= shown
+    more, most = (
+        replace(small_trace, measured=shown + 3, largest_left=0.5, most=shown + 1),
+        f"{shown} are shown at most",
+    )
+    assert "3 other routes measured, each within ±0.50." in said(more)
+    assert f"3 other routes measured, each within ±0.50; {most}." in said(replace(more, most=shown))
+    assert most not in said(replace(more, most=shown, measured=shown))
+
+
+def test_no_shares_are_told_of_a_total_that_is_small_beside_what_cancels(small_trace: RouteTrace) -> None:
+    largest = max(abs(step.effect) for step in small_trace.steps)
+    near, small = (replace(small_trace, total=largest / times) for times in (2.9, 3.1))
+    assert not near.cancels
+    assert near.share == pytest.approx(near.joint / near.total)
+    assert "cancel" not in said(near)
+    assert small.cancels
+    assert small.share is None
+    assert all(row["share"] is None for row in small.table())
+    assert "small beside what single steps do, and these cancel: no share is told" in str(small)
+    assert f"small beside what single steps do, up to {largest:.2f}, and these cancel" in said(small)
+    assert "%" not in said(small).split("the answer reads")[1]
+    assert "speaks against the answer. The total effect" in said(replace(small, total=-small.total))
+    jsonschema.validate(small.to_json(), SCHEMA)
+    assert {route["share"] for route in small.to_json()["routes"]} == {None}
+
+
 def test_a_passage_that_speaks_against_the_answer_is_said_to(small_trace: RouteTrace) -> None:
     turned, text = replace(small_trace, total=-abs(small_trace.total)), "The passage speaks against the answer"
     assert text in " ".join(line.plain for line in route_lines(turned))
@@ -629,8 +676,8 @@ def test_the_graph_holds_together(small_trace: RouteTrace) -> None:
         ({"budget": 0.5}, "the budget: expected more than 1 pass"),
         ({"budget": 2, "source": None}, "the budget: expected more than 3 passes, .* gates"),
         ({"budget": "much"}, "the budget: expected more than 1 pass.*, got 'much'"),
-        ({"budget": math.inf}, "the budget: expected more than 1 pass.*, got inf"),
-        ({"budget": math.nan}, "the budget: expected more than 1 pass.*, got nan"),
+        ({"budget": math.inf}, "the budget: expected a finite number, more than 1 pass.*, got inf"),
+        ({"budget": math.nan}, "the budget: expected a finite number, more than 1 pass.*, got nan"),
         ({"budget": 10**400}, "the budget: expected more than 1 pass.*, got a whole number of more than 40 digits"),
         ({"budget": np.bool_(True)}, "the budget: expected more than 1 pass"),
         ({"budget": 2, "source": "Anna lives in Oslo."}, r"the budget: expected at least 2\.\d passes"),

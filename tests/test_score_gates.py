@@ -471,7 +471,7 @@ def test_passages_that_cannot_have_gates(passages: Any, says: str) -> None:
 
 @pytest.mark.parametrize("at", [(0.0,), (0.5, 1.01), (-1,), (float("nan"),), (True,), ("0.1",), (), 0.15, "0.1"])
 def test_gates_out_of_range(double: Runner, at: Any) -> None:
-    with pytest.raises(InputError, match=r"above 0, up to 1"):
+    with pytest.raises(InputError, match=r"from 1e-30 to 1"):
         gate_gradients(double, GOAL, PARTS, at=at, kind="scores")
 
 
@@ -479,7 +479,7 @@ def test_a_call_that_cannot_have_gates() -> None:
     c = CASES["small values"]()
     one = Executed(0, "one", 0, c.q, c.k, c.v, (Mask(),), c.scale)
     for m in (0.0, 1.5, torch.tensor([[0.5], [2.0]])):
-        with pytest.raises(InputError, match="above 0, up to 1"):
+        with pytest.raises(InputError, match="from 1e-30 to 1"):
             attend_by_scores(one, c.gates, m)
     with pytest.raises(InputError, match=r"one a passage, 1, or that for each head, got shape \(3,\)"):
         attend_by_scores(one, c.gates, torch.ones(3))

@@ -138,6 +138,36 @@ def test_a_right_prior_of_any_size_is_taken(factor):
     assert np.abs(found.weights - fit(kept, values, prior=weights).weights).max() < 1e-6
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-200, 1e-160, 1e160, 1e308])
+def test_a_prior_of_any_size_is_right_up_to_a_factor(size):
+    kept = made(12, 5, 3)[0]
+    prior = np.array([0.2, -1.0, 0.7, 0.0, 0.4])
+    values = kept @ prior + np.random.default_rng(0).normal(0, 0.1, 12)
+    found, usual = fit(kept, values, prior=prior * size), fit(kept, values, prior=prior)
+    assert found.weights == pytest.approx(usual.weights, rel=1e-9)
+    assert found.scale == pytest.approx(usual.scale / size, rel=1e-9)
+    assert fit(kept[:0], [], prior=prior * size).weights == pytest.approx(prior * size)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_prior_as_small_as_its_factor_is_large():
+    found = fit(np.eye(3), [1, 2, 3], prior=[1e-200, 2e-200, 0])
+    usual = fit(np.eye(3), [1, 2, 3], prior=[1, 2, 0])
+    assert found.weights == pytest.approx(usual.weights, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("alpha", [1e99, 1e101, 1e200, 1e308])
+@pytest.mark.parametrize("prior", [None, [1.0, 2.0, 0.0]])
+def test_a_strength_of_any_size_leaves_the_scaled_prior_alone(alpha, prior):
+    kept, values = np.tile(np.vstack([np.eye(3), np.ones(3)]), 50), [1.0, 2.0, 0.5, 3.0]
+    prior = None if prior is None else prior * 50
+    found, alone = (fit(kept, values, prior=prior, alpha=one) for one in (alpha, np.inf))
+    assert found.weights == pytest.approx(alone.weights, rel=1e-6, abs=1e-9)
+    assert found.strength == alpha
+
+
 def test_a_prior_helps_and_a_wrong_one_is_outweighed():
     """Over many made goals: a fair prior beats none with few runs, and with many runs even noise does no harm."""
     far = {"few": [], "few with": [], "many": [], "many with noise": []}
@@ -285,6 +315,16 @@ def test_a_run_that_is_as_foreseen_changes_nothing(sizes):
         ("x", [1.0], {}, "the runs of a fit: expected numbers in rows of equal length, got others as kept"),
         (np.ones((2, 2)), [1.0, [2.0]], {}, "got others as values"),
         (np.ones((0, 0)), [], {}, "the runs of a fit"),
+        (np.eye(3), [1e200, -1e200, 0], {}, r"values of a fit: expected numbers up to 1e\+100 .*, got 1e\+200"),
+        (
+            np.ones((2, 2)),
+            [1, 2],
+            {"prior": [1e308, 1e308]},
+            r"whose factor the runs cannot tell.* got 1e\+308",
+        ),
+        (np.eye(2), [1, 2], {"prior": [1e-201, 0]}, "a fit: expected zero, .* at least 1e-200, got 1e-201"),
+        (np.full((2, 2), 1e200), [1, 2], {}, r"the choices of a fit: expected True or False, .* got 1e\+200"),
+        ([[0.5, 1], [1, 1]], [1, 2], {}, "the choices of a fit: expected True or False, .* got 0.5"),
     ],
 )
 def test_what_cannot_be_fitted(kept, values, more, says):

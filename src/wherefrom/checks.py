@@ -62,6 +62,8 @@ def check_number(
     number = as_number(value)
     if number is None or number < least:
         given = f"{number:g}" if number is not None else _named(value)
+        if number is None and not isinstance(value, bool) and isinstance(value, Real):  # infinite, or no number at all
+            expected = f"a finite number, {expected}"
         raise InputError(what, expected=expected, given=given, way_out=way_out, least=least, **facts)
     return number
 

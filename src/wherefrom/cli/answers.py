@@ -12,9 +12,10 @@ import typer
 
 import wherefrom
 from wherefrom.cli.printing import print_json, progress_bar
-from wherefrom.cli.prompt import read_text, say_of_other
+from wherefrom.cli.prompt import read_text, require_reader
 from wherefrom.cli.ranges import METAVAR, Numbers
 from wherefrom.errors import InputError
+from wherefrom.model.chat import check_messages
 from wherefrom.views.streams import output, say
 
 Units = Literal["token", "word", "sentence", "line", "paragraph", "document"]
@@ -149,8 +150,7 @@ def trace_answer(
     lenses = _lenses(asked.lens)
     prompt = prompt_of(text, file, asked.chat)
     loaded = wherefrom.load(model, context=context, library=library, say=say)
-    if isinstance(prompt, str):
-        say_of_other(loaded, prompt)
+    require_reader(loaded)
     options: dict[str, Any] = {"budget": asked.budget, "how": asked.how, "unit": asked.unit}
     with progress_bar(quiet=as_json) as progress:
         found = wherefrom.trace_answer(
@@ -231,7 +231,7 @@ def _messages(path: Path, text: str | None, file: Path | None) -> Any:
         way_out = "Give the chat, or a prompt."
         raise InputError("the prompt", expected="one source", given="a text and --chat", way_out=way_out)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return check_messages(json.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise InputError(
             "the chat's file",

@@ -95,7 +95,7 @@ def trace(
     cut alone, so that the heads that carried them are named.
 
     With --answer, --write or --chat it is a whole answer that is asked about: which sentences (--by) of the prompt it
-    drew on, by their weight, by what leaving each out would do to first order, and, as far as --budget goes, by
+    drew on, by their weight, by a gradient, by gates on all parts at once, and, as far as --budget goes, by
     running the text without them.
 
     A target is taken as it is typed or with a blank before it, whichever the model finds likelier; the

@@ -37,7 +37,12 @@ def carriers(
         typer.Option(help="Cases to test the heads on; unless given, every second one of each family of CASES."),
     ] = None,
     made: Annotated[int, typer.Option(min=4, help="How many cases are made, where no file is given.")] = 24,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many heads are knocked out together.")] = 8,
+    count: Annotated[
+        int,
+        typer.Option(
+            "--count", "-n", min=1, help="How many heads are knocked out together, at most: those with a score above 0."
+        ),
+    ] = 8,
     by: Annotated[
         list[str] | None,
         typer.Option(

@@ -102,7 +102,21 @@ def say_of_other(model: LanguageModel | TransformersModel, prompt: str, *, room:
     """
     if isinstance(model, LanguageModel):
         return
-    if model.tokenizer is None:
+    require_reader(model)
+    from wherefrom.capture.huggingface.texts import encode
+
+    beyond = model.beyond_training(len(encode(model.tokenizer, prompt)), room)
+    if beyond:
+        say(beyond)
+
+
+def require_reader(model: LanguageModel | TransformersModel) -> None:
+    """Refuse a model that reads no text.
+
+    Raises:
+        InputError: it is one of transformers without a tokenizer.
+    """
+    if not isinstance(model, LanguageModel) and model.tokenizer is None:
         main = getattr(model.module, "main_input_name", "its inputs")
         raise InputError(
             "the model",
@@ -110,11 +124,6 @@ def say_of_other(model: LanguageModel | TransformersModel, prompt: str, *, room:
             given=f"{model.name}, which has no tokenizer and reads {main}",
             way_out=f"In Python any input can be recorded: wherefrom.record(model, {main}=...).",
         )
-    from wherefrom.capture.huggingface.texts import encode
-
-    beyond = model.beyond_training(len(encode(model.tokenizer, prompt)), room)
-    if beyond:
-        say(beyond)
 
 
 def one_of(name: str, text: str | None, number: int | None) -> str | int | None:

@@ -10,7 +10,7 @@ import wherefrom
 from wherefrom.cli.answers import Answer, By, Chat, OfUnit, Question, Units, Write, prompt_of, require_one_answer
 from wherefrom.cli.app import Command, Json, Library, Model, app
 from wherefrom.cli.printing import print_json, progress_bar
-from wherefrom.cli.prompt import File, Text, say_of_other
+from wherefrom.cli.prompt import File, Text, require_reader
 from wherefrom.errors import InputError
 from wherefrom.views.streams import output, say
 
@@ -56,8 +56,8 @@ def routes(
 
     An answer reads a passage straight, or reads other tokens that have read it before, and so on. The steps are found
     to first order, then each route is knocked out: its first step is cut, and only what it goes on through reads what
-    that changes. A tree names the places and the heads of each step; at its end stands what share of the passage's
-    total effect the routes explain, measured by knocking all of them out together.
+    that changes. A tree names the places and the heads of each step of the strongest routes, twelve at most; at its
+    end stands what share of the passage's total effect they explain, measured by knocking all of them out together.
 
     \b
     Examples:
@@ -71,8 +71,7 @@ def routes(
         raise InputError("the source", expected="--source or --by", given="both", way_out=way_out)
     prompt = prompt_of(text, file, chat)
     loaded = wherefrom.load(model, context=context, library=library, say=say)
-    if isinstance(prompt, str):
-        say_of_other(loaded, prompt)
+    require_reader(loaded)
     with progress_bar(quiet=as_json) as progress:
         found = wherefrom.trace_routes(
             loaded,

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from wherefrom.checks import check_index, check_items, check_kind, check_number
+from wherefrom.checks import as_index, check_index, check_items, check_kind, check_number
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.choices import subsets as subsets
 from wherefrom.evidence.goal import Goal
@@ -63,6 +63,7 @@ EXACT = {
     "direct": "exact: measured by running the answer's rows again without reading the passages, all before as it was",
     "cut": "exact: measured by running the text again with the edges removed before softmax",
 }
+OTHER_WAYS = "; what tokens exchange by other ways than attention (recurrences, convolutions) is not cut"
 
 
 class Passages(Protocol):
@@ -99,6 +100,7 @@ class Ablations:
             alone.
         seconds: wall clock.
         exactness: how exact the values are, in a sentence.
+        leaks: whether tokens exchange information by other ways than attention, which such a cut leaves as they are.
     """
 
     kept: Bools
@@ -112,6 +114,7 @@ class Ablations:
     noise: float
     seconds: float
     exactness: str
+    leaks: bool = False
 
     @property
     def effects(self) -> NDArray[np.float64]:
@@ -150,14 +153,14 @@ def ablate(
         how: what taking away means.
         layers: where readings are cut, of "total" and "direct"; all unless given.
         heads: likewise, of each of these layers; or pairs (layer, head), instead of layers.
-        budget: forward passes' worth that may be run, the whole text's included; later choices than it pays for are
-            left out, and the result's `kept` holds those that were run.
+        budget: forward passes' worth that may be run, the whole text's included, so 1 at least; later choices than it
+            pays for are left out, and the result's `kept` holds those that were run.
         progress: told after each batch.
 
     Raises:
         InputError: no passages, one in the answer, choices of another shape, a layer or head that is not there, a
-            budget too small for a single run; nothing left of the prompt, or of what a destination reads; infinite
-            log-odds, in a sentence that names the passages taken away.
+            budget too small for a single run, before noise is measured; nothing left of the prompt, or of what a
+            destination reads; infinite log-odds, in a sentence that names the passages taken away.
         RecordingError: a cut that took no effect, or numbers that are not finite.
     """
     start = time.perf_counter()
@@ -338,8 +341,13 @@ class Ablator:
         """Forward passes' worth that the first measurement costs before its runs: a check, in half precision noise."""
         rows = self._goal.rows
         check = rows[-1] + 1 - rows[0] if self._alone is None and self._prefix.reusable else 0
-        noise = noise_tokens(self._runner, self._goal) if self._noise is None and self._runner.format not in WIDE else 0
-        return (check + noise) / self._length
+        return check / self._length + self._noise_ahead
+
+    @property
+    def _noise_ahead(self) -> float:
+        """Forward passes' worth of the noise that is still to be measured."""
+        known = self._noise is not None or self._runner.format in WIDE
+        return 0.0 if known else noise_tokens(self._runner, self._goal) / self._length
 
     def costs(
         self,
@@ -380,11 +388,11 @@ class Ablator:
 
     def _measured(self, planned: Callable[[], _Taken], budget: float | None, progress: Progress | None) -> Ablations:
         start, tokens = time.perf_counter(), self._tokens
-        budget = _allowed(budget)
-        taken, noise = planned(), self.noise
+        budget, taken = _allowed(budget, least=0), planned()
         runs = taken.runs
         if budget is not None:
             runs = runs[: self._affordable(runs, budget - (self._tokens - tokens) / self._length)]
+        noise = self.noise
         values = np.full(len(runs), self.whole)
         done, proven = sum(run is None for run in runs), set[str]()
         with torch.no_grad():
@@ -398,6 +406,7 @@ class Ablator:
                 done += len(batch)
                 if progress is not None:
                     progress(done, len(runs))
+        leaks = taken.how in ("total", "direct") and self._runner.mixes
         return Ablations(
             kept=taken.kept[: len(runs)],
             values=values,
@@ -409,7 +418,8 @@ class Ablator:
             alone=sum(run is not None and run.positions is not None for run in runs),
             noise=noise,
             seconds=time.perf_counter() - start,
-            exactness=_exactness(taken.how, self._runner.format, noise),
+            exactness=_exactness(taken.how, self._runner, noise) + OTHER_WAYS * leaks,
+            leaks=leaks,
         )
 
     # -- how each choice is run
@@ -526,20 +536,20 @@ class Ablator:
         return True
 
     def _affordable(self, runs: Sequence[_Run | None], budget: float) -> int:
-        """Return how many runs, from the first on, a budget pays for."""
+        """Return how many runs, from the first on, a budget pays for, once the noise is measured."""
         costs = np.cumsum([0 if run is None else len(run.ids) for run in runs]) / self._length
-        count = int(np.searchsorted(costs, budget + 1e-9, side="right"))
-        if len(runs) and not count:
-            before = self.cost
+        first, ahead, left = float(costs[0]) if len(runs) else 0.0, self._noise_ahead, budget + 1e-9
+        if left < ahead + first:
+            before = self.cost + ahead
             raise InputError(
                 "the budget",
-                expected=f"at least {before + costs[0]:.2f} forward passes' worth: {before:.2f} for the whole text and "
-                f"its checks, {costs[0]:.2f} for the first run",
-                given=f"{max(0.0, before + budget):.2f}",
+                expected=f"at least {before + first:.2f} forward passes' worth: {before:.2f} for the whole text and "
+                f"its checks, {first:.2f} for the first run",
+                given=f"{max(0.0, self.cost + budget):.2f}",
                 way_out="Give a larger one, or ask for an estimate instead of a measurement.",
-                least=before + costs[0],
+                least=before + first,
             )
-        return count
+        return int(np.searchsorted(costs, left - ahead, side="right"))
 
     # -- running
 
@@ -611,12 +621,12 @@ class Ablator:
         return Lost(named[0], named[1], Where.of(scope.layers, scope.heads, self._prefix.sizes))
 
 
-def _allowed(budget: float | None) -> float | None:
-    """Return the forward passes' worth that may be run; None: as many as it takes."""
+def _allowed(budget: float | None, *, least: float = 1) -> float | None:
+    """Return the forward passes' worth that may be run, the whole text's at least; None: as many as it takes."""
     if budget is None:
         return None
-    way_out = "Leave it out to run everything."
-    return check_number("the budget", budget, expected="a number of forward passes' worth", way_out=way_out)
+    expected, way_out = f"{least:g} or more forward passes' worth", "Leave it out to run everything."
+    return check_number("the budget", budget, expected=expected, way_out=way_out, least=least)
 
 
 def _require_same(goal: Goal, priced: Priced | None) -> None:
@@ -636,6 +646,10 @@ def _checked(goal: Goal, passages: Any) -> tuple[Passages, ...]:
     found: tuple[Passages, ...] = check_items("the passages", passages, **how)
     if not found:
         raise InputError("the passages", **{**how, "expected": "at least one"}, given="none")
+    for one in found:
+        if None in (as_index(getattr(one, end, None)) for end in ("start", "stop")) or not hasattr(one, "label"):
+            given = f"a value of type {type(one).__name__}"
+            raise InputError("a passage", **{**how, "expected": "one with a start, a stop and a label"}, given=given)
     end = -1
     for passage in sorted(found, key=lambda passage: (passage.start, passage.stop)):
         name = f'the passage "{passage.label}"'
@@ -714,7 +728,8 @@ def _require_finite(value: float) -> None:
         )
 
 
-def _exactness(how: str, precision: str, noise: float) -> str:
+def _exactness(how: str, runner: Runner, noise: float) -> str:
+    precision = runner.format
     if precision in WIDE:
         return f"{EXACT[how]} (within {precision} rounding)"
     measured = EXACT[how].removeprefix("exact: ")

@@ -161,6 +161,22 @@ class AnswerTrace(ScoredAnswer):
         """Those that were not measured and whose estimate says so, likewise."""
         return self._large(~self.known)
 
+    @property
+    def disputed(self) -> tuple[int, ...]:
+        """Measured passages of which the fit of all runs says what they alone do not, the largest estimate first.
+
+        With others away too they mattered, a tenth of the largest at least, and alone they did not or spoke for the
+        other side: another passage, such as one that says the same, stands in for them.
+        """
+        if self.runs < ENOUGH:
+            return ()
+        least = MATTERS * float(np.abs([*self.best, *self.evidence]).max(initial=0.0))
+        large = self.known & (np.abs(self.evidence) >= max(least, float(np.nan_to_num(self.noise))))
+        apart = self.evidence * self.measured <= 0
+        still = np.abs(self.measured) < least
+        found = np.flatnonzero(large & (apart | still) & (np.abs(self.evidence - self.measured) >= 2 * least))
+        return tuple(sorted(map(int, found), key=lambda place: -abs(float(self.evidence[place]))))
+
     def _large(self, among: NDArray[np.bool_]) -> tuple[int, ...]:
         size = np.abs(self.best)
         least = max(MATTERS * float(size.max(initial=0.0)), float(np.nan_to_num(self.noise)))
@@ -205,8 +221,15 @@ class AnswerTrace(ScoredAnswer):
                 )
                 for place in listed
             ),
-            exactness="\n".join(f"{lens.name}: {lens.exactness}" for lens in lenses),
-            left_out=f"Not listed: {len(rest)} passages with {remainder:.4f} of evidence in all, signs apart."
+            exactness="\n".join(
+                (
+                    *(f"{lens.name}: {lens.exactness}" for lens in lenses),
+                    *(() if self.ablations is None else (f"measured: {self.ablations.exactness}",)),
+                    f"evidence: estimate: {self.estimate}",
+                )
+            ),
+            left_out=f"Not listed: {len(rest)} passage{'s' * (len(rest) != 1)} with {remainder:.4f} of evidence "
+            "in all, signs apart."
             if rest
             else "Nothing is left out.",
             remainder=remainder,
@@ -240,6 +263,7 @@ class AnswerTrace(ScoredAnswer):
             "mattered": list(self.mattered),
             "suspected": list(self.suspected),
             "misleading": list(self.misleading),
+            "disputed": list(self.disputed),
             "agreements": [
                 {"lens": own.lens, "correlation": rounded(own.correlation), "runs": own.runs} for own in self.agreements
             ],

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wherefrom.checks import check_items, check_number
+from wherefrom.checks import check_items, check_kind, check_number
 from wherefrom.errors import InputError
 from wherefrom.evidence.ablations import Ablations, Ablator, Heads, How, require_cut, subsets
 from wherefrom.evidence.answered import ENOUGH, Agreement, AnswerTrace, HeadPrice, Lens, spearman
@@ -119,6 +119,7 @@ def trace_answer(
     """
     start = time.perf_counter()
     tell = progress or (lambda what, done, total: None)
+    check_kind("direct", direct, bool, way_out="It is True or False.")
     gates_at = check_items("the gates", at, expected="numbers in a row", way_out="A single one is (0.6,).")
     pricing = _require_budget(budget, len(gates_at), direct)
     require_cut(how, layers, heads)
@@ -157,6 +158,7 @@ def trace_answer(
             backward=0.0 + pricing + len(gates_at) + direct,
             budget=float(budget),
             seconds=0.0,
+            reading=read.passes,
         ),
     )
     if priced is not None:
@@ -302,7 +304,6 @@ def _measured(trace: AnswerTrace, measurer: Ablator, how: How, layers: Any, head
     left = trace.cost.budget - trace.cost.passes
     if left < measurer.upfront:
         return trace
-    left -= measurer.upfront
     given = (left, how, layers, heads)
     try:
         kept = _affordable(measurer, _choices(trace.passages, _prior(trace), len(trace.passages)), *given)
@@ -326,8 +327,9 @@ def _prior(trace: AnswerTrace) -> Numbers:
 def _affordable(
     measurer: Ablator, kept: NDArray[np.bool_], left: float, how: How, layers: Any, heads: Any
 ) -> NDArray[np.bool_]:
-    """Return the first of some choices that so many passes pay for."""
-    return kept[np.cumsum(measurer.costs(kept, how=how, layers=layers, heads=heads)) <= left - measurer.cost]
+    """Return the first of some choices that so many passes pay for, with what was run and comes before them."""
+    costs = measurer.costs(kept, how=how, layers=layers, heads=heads)  # which may run the check: first
+    return kept[np.cumsum(costs) <= left - measurer.cost - measurer.upfront]
 
 
 def _choices(parts: Sequence[Passage], gate: Numbers, most: int) -> NDArray[np.bool_]:

@@ -65,7 +65,7 @@ class Together:
 
     Attributes:
         by: the score that the heads were found by.
-        heads: those of the highest score, the highest first.
+        heads: those of the highest score, the highest first; all are above 0, so that they may be fewer than asked for.
         lost: [C], the answer's value with all heads less that without these.
         answered: [C], whether each token of the answer is still the likeliest.
         ordinary: nats a token that ordinary text loses.
@@ -96,15 +96,19 @@ class Together:
         return self._mean(float(self.others_lost.mean()), self._again[1])
 
     @property
+    def others_size(self) -> float:
+        """The mean size of what a case loses or gains without random others."""
+        return float(np.abs(self.others_lost).mean())
+
+    @property
     def ratio(self) -> Mean:
-        """The effect over the mean size of what a case loses without others, so that help and harm do not cancel.
+        """The effect over `others_size`, in which help and harm do not cancel.
 
         Sizes are of single cases and draws: others that hurt one answer and help the next have a mean near 0 and do
         much all the same. Infinite, with the effect's sign, where the others change nothing at all; NaN where the found
         change nothing either.
         """
-        size = float(np.abs(self.others_lost).mean())
-        value = _over(self.effect.value, size)
+        value = _over(self.effect.value, self.others_size)
         return Mean(value, value, value) if math.isnan(value) else self._mean(value, self._again[2])
 
     def only(self, cases: Collection[int]) -> Together:
@@ -153,6 +157,7 @@ class Together:
             "others": {
                 "draws": [[list(head) for head in heads] for heads in self.others],
                 "effect": self.others_effect.to_json(),
+                "size": rounded(self.others_size),
                 "answered": rounded(float(self.others_answered.sum(axis=1).mean())),
                 "ordinary": [rounded(value) for value in self.others_ordinary],
                 "lost": [[rounded(value) for value in own] for own in self.others_lost],
@@ -166,7 +171,8 @@ class CarriersCost:
     """What was run.
 
     Attributes:
-        forward: texts read, a version without some heads counted as one.
+        forward: texts read, a version without some heads counted as one; those by which the model's heads are counted,
+            an answer is spelled, or noise is measured are among them.
         backward: gradients with respect to a text, each about the work of two forward passes.
         seconds: wall clock.
     """
@@ -194,7 +200,9 @@ class Carriers:
         how: what of the heads was knocked out: "zero", "mean" or "reads".
         among: where random others are drawn from.
         seed: of the draws.
+        count: how many heads were asked for of each set; it holds fewer where no more have a score above 0.
         sets: what was knocked out together, one for each score that heads were found by.
+        left_out: scores that are not above 0 for any head here, and that were not asked for by name.
         ordinary_nats: a token, of ordinary text with all heads; its sets' numbers are what is added to that.
         ordinary_tokens: of which text, so many tokens.
         noise: differences of one answer's value below this are rounding.
@@ -213,7 +221,9 @@ class Carriers:
     how: Knockout
     among: Among
     seed: int
+    count: int
     sets: tuple[Together, ...]
+    left_out: tuple[str, ...]
     ordinary_nats: float
     ordinary_tokens: int
     noise: float
@@ -251,6 +261,7 @@ class Carriers:
         """
         order = self.ranked(by)
         most = len(order) if top is None else whole("top", top, least=1, way_out="Say how many heads you want.")
+        rest = max(0, len(order) - most)
         place = {head: number for number, head in enumerate(self.heads)}
         units = {"first order": self.unit}
         return Answer(
@@ -262,8 +273,8 @@ class Carriers:
             ),
             rows=tuple((*head, *(_cell(self.scores[name][place[head]]) for name in RANKINGS)) for head in order[:most]),
             exactness="\n".join(f"{name}: {said}" for name, said in EXACTNESS.items()),
-            left_out=f"Not listed: {max(0, len(order) - most)} heads.",
-            remainder=float(max(0, len(order) - most)),
+            left_out=f"Not listed: {rest} head{'s' * (rest != 1)}.",
+            remainder=float(rest),
         )
 
     def __str__(self) -> str:
@@ -285,6 +296,7 @@ class Carriers:
             "how": self.how,
             "among": self.among,
             "seed": self.seed,
+            "count": self.count,
             "scores": {
                 name: {
                     "unit": self.unit if name == "first order" else "share",
@@ -315,6 +327,7 @@ class Carriers:
                             "cases": len(part.lost),
                             "effect": part.effect.to_json(),
                             "others": part.others_effect.to_json(),
+                            "size": rounded(part.others_size),
                             "ratio": part.ratio.to_json(),
                         }
                         for family, part in self.by_family(own).items()
@@ -322,6 +335,7 @@ class Carriers:
                 }
                 for own in self.sets
             ],
+            "left_out": list(self.left_out),
             "ordinary": {"tokens": self.ordinary_tokens, "nats": rounded(self.ordinary_nats)},
             "measured": MEASURED,
             "noise": rounded(self.noise),

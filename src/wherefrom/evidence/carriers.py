@@ -94,9 +94,18 @@ class Plan:
             object.__setattr__(self, name, whole(what, getattr(self, name), least=smallest, way_out=said))
 
     def scores_of(self, scores: Scores) -> tuple[str, ...]:
-        """Return the scores by which heads are found: unless they were named, those of three that have a meaning."""
+        """Return the scores by which heads are found: unless named, those of three that are above 0 for some head.
+
+        Raises:
+            InputError: none is.
+        """
+        if self.by is not None:
+            return tuple(self.by)
         named = _by_name(scores)
-        return tuple(self.by or (name for name in FOUND_BY if not np.isnan(named[name]).all()))
+        found = tuple(name for name in FOUND_BY if (named[name] > 0).any())
+        if not found:
+            raise _none_above(f"the scores {', '.join(FOUND_BY)}")
+        return found
 
 
 def _alone(by: Any) -> Any:
@@ -129,7 +138,8 @@ def find_carriers(
         tokenizer: of a model of transformers.
         count: how many heads are knocked out together.
         by: the score that they are found by, or several: "first order", "retrieval", "induction" or "weight"; each is
-            tested by itself. Unless given the first three, as far as they have a meaning.
+            tested by itself. Unless given the first three, as far as they are above 0 for some head. Only heads above 0
+            are taken, so that there may be fewer than `count`.
         how: what is knocked out: their output, replaced by "zero" or by its "mean" over the positions of the texts
             that they were found on; or what they read of the place, "reads": no later position may read it in them.
         draws: how often as many random other heads are drawn.
@@ -144,7 +154,7 @@ def find_carriers(
     Raises:
         InputError: no cases, one whose place is not in its prompt, or twice (the sentence says which case); a case
             that is found on and tested on; more heads than there are, or so many that no other ones are left; an
-            unknown score, or one without a meaning here; infinite log-odds; a model without attention heads.
+            unknown score, or one that is above 0 for no head here; infinite log-odds; a model without attention heads.
         RecordingError: a self-check failed, a cut had no effect, or numbers that are not finite.
     """
     start = time.perf_counter()
@@ -152,19 +162,21 @@ def find_carriers(
     _require_one_of("unit", unit, get_args(Unit))
     tell = progress or (lambda what, done, total: None)
     runner = runner_of(model, tokenizer)
-    _require_others(plan.count, sum(sizes_of(runner).values()))
-    asked = read_cases(model, runner, cases, tokenizer=tokenizer, unit=unit)
+    reader = _Counting(runner)
+    _require_others(plan.count, sum(sizes_of(reader).values()))
+    asked = read_cases(model, reader, cases, tokenizer=tokenizer, unit=unit)
     if test is None:
         asked, held_out = _parted(asked)
     else:
-        held_out = read_cases(model, runner, test, tokenizer=tokenizer, unit=unit, named="test case")
+        held_out = read_cases(model, reader, test, tokenizer=tokenizer, unit=unit, named="test case")
     _require_apart(asked, held_out)
-    plain = ordinary_case(model, runner, ordinary, held_out, tokenizer=tokenizer)
+    plain = ordinary_case(model, reader, ordinary, held_out, tokenizer=tokenizer)
     scores = score_heads(
         model, runner, asked, seed=plan.seed, progress=lambda done, total: tell("reading the cases", done, total)
     )
     found = measure_carriers(runner, scores, held_out, plain, plan, progress=tell)
-    return replace(found, cost=replace(found.cost, seconds=time.perf_counter() - start))
+    texts, seconds = found.cost.forward + reader.texts, time.perf_counter() - start
+    return replace(found, cost=replace(found.cost, forward=texts, seconds=seconds))
 
 
 def measure_carriers(
@@ -191,8 +203,9 @@ def measure_carriers(
         RecordingError: likewise.
     """
     start, draws = time.perf_counter(), plan.draws
-    work = _Work(runner, scores, plan.how)
-    sets = [_Set(own, scores, plan) for own in plan.scores_of(scores)]
+    reader = _Counting(runner)
+    work, names = _Work(reader, scores, plan.how), plan.scores_of(scores)
+    sets = [_Set(own, scores, plan) for own in names]
     versions = [(), *(heads for own in sets for heads in own.versions)]
     values, answered = [], []
     for done, case in enumerate(cases, start=1):
@@ -218,13 +231,15 @@ def measure_carriers(
         how=plan.how,
         among=plan.among,
         seed=plan.seed,
+        count=plan.count,
         sets=tuple(
             own.together(1 + place * (1 + draws), lost, still, nats - nats[0]) for place, own in enumerate(sets)
         ),
+        left_out=() if plan.by else tuple(name for name in FOUND_BY if name not in names),
         ordinary_nats=float(nats[0]),
         ordinary_tokens=len(ordinary.goal.ids),
         noise=noise,
-        cost=CarriersCost(scores.cases + work.texts, scores.cases, time.perf_counter() - start),
+        cost=CarriersCost(scores.texts + reader.texts, scores.cases, time.perf_counter() - start),
     )
 
 
@@ -331,12 +346,16 @@ def _by_name(scores: Scores) -> dict[str, Numbers]:
 
 
 class _Set:
-    """The heads of the highest score, and as many random others, several times."""
+    """The heads of the highest score, as far as it is above 0, and as many random others, several times."""
 
     def __init__(self, by: str, scores: Scores, plan: Plan) -> None:
-        ranked = rank(scores.heads, _by_name(scores), by)
+        named = _by_name(scores)
+        ranked = rank(scores.heads, named, by)
         _require_others(plan.count, len(ranked))
-        self.by, self.heads, rest = by, ranked[: plan.count], ranked[plan.count :]
+        size = min(plan.count, int((named[by] > 0).sum()))
+        if not size:
+            raise _none_above(f"the score {by!r}")
+        self.by, self.heads, rest = by, ranked[:size], ranked[size:]
         draw = np.random.default_rng(plan.seed)
         self.others = tuple(others(self.heads, rest, plan.among, draw) for _ in range(plan.draws))
 
@@ -361,14 +380,20 @@ class _Set:
         )
 
 
+def _none_above(what: str) -> InputError:
+    return InputError(
+        what,
+        expected="a number above 0 for some head",
+        given="none for any, on the cases that heads are found on",
+        way_out="Give more cases, or others, which the model answers from their places; or ask for another score.",
+    )
+
+
 def _require_others(count: int, heads: int) -> None:
     if 2 * count > heads:
-        enough = count <= heads
         raise InputError(
             "the number of heads",
-            expected=f"at most {heads // 2}: the model has {heads}, and as many others have to be left to draw from"
-            if enough
-            else f"at most {heads}, as many as the model has",
+            expected=f"at most {heads // 2}: the model has {heads}, and as many others have to be left to draw from",
             given=f"{count}",
             way_out="Ask for fewer.",
             heads=heads,
@@ -399,17 +424,42 @@ def others(found: Sequence[Head], rest: Sequence[Head], among: Among, draw: np.r
 # -- runs
 
 
+class _Counting(Runner):
+    """Runs texts as another does, and counts them.
+
+    Attributes:
+        texts: how many were run.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.name, self.fingerprint, self.format = runner.name, runner.fingerprint, runner.format
+        self.vocabulary, self.context = runner.vocabulary, runner.context
+        self._runner, self.texts = runner, 0
+
+    def logits(self, ids: torch.Tensor, rows: Sequence[int], **how: Any) -> torch.Tensor:
+        """Return the logits of some rows; see `Runner.logits`."""
+        self.texts += len(ids)
+        return self._runner.logits(ids, rows, **how)
+
+    def projection(self, name: str) -> torch.Tensor | None:
+        """Return the output projection of an attention module."""
+        return self._runner.projection(name)
+
+    def label(self, token: int) -> str:
+        """Return what a person sees of a token."""
+        return self._runner.label(token)
+
+
 class _Work:
     """Runs cases in versions without some heads.
 
     Attributes:
-        texts: how many were run.
         noise: differences of a value below this are rounding.
     """
 
     def __init__(self, runner: Runner, scores: Scores, how: Knockout) -> None:
         self._runner, self._scores, self._how = runner, scores, how
-        self.texts, self.noise = 0, ROUNDING
+        self.noise = ROUNDING
 
     @torch.no_grad()
     def run(self, case: Asked, versions: Sequence[tuple[Head, ...]]) -> tuple[Numbers, Bools]:
@@ -430,7 +480,6 @@ class _Work:
             answered.append((logits.argmax(dim=-1) == expected).all(dim=-1).cpu().numpy())
             if not start:
                 self._note_noise(goal, logits[:1])
-        self.texts += len(versions)
         return _finite(np.concatenate(values)), np.concatenate(answered)
 
     def _note_noise(self, goal: AnswerGoal, logits: torch.Tensor) -> None:

@@ -25,6 +25,8 @@ from wherefrom.evidence.running import Executed
 from wherefrom.passages import Passage
 
 Strip: TypeAlias = Callable[[Executed, "Gates", Tensor, range], Tensor]
+LEAST = 1e-30
+"""The smallest gate: single precision, in which attention through gates is computed, has few numbers below it."""
 SIZES = 8
 """The kernel is fastest on heads whose size is a multiple of this."""
 
@@ -283,17 +285,17 @@ def checked_gates(m: float | Tensor, gates: Gates, one: Executed) -> Tensor:
             given=f"shape {tuple(given.shape)}",
             way_out="Give one number for all: 0.6.",
         )
-    if not bool(((given > 0) & (given <= 1)).all()):
+    if not bool(((given >= LEAST) & (given <= 1)).all()):
         raise no_gate(given.detach().flatten().tolist())
     return given.double().expand(len(gates)).unsqueeze(0) if given.ndim < 2 else given.double()
 
 
 def no_gate(values: Sequence[Any]) -> InputError:
     """Return why the first of some values that cannot be a gate is none."""
-    wrong = next((value for value in values if not 0 < value <= 1), values)
+    wrong = next((value for value in values if not LEAST <= value <= 1), values)
     return InputError(
         "a gate",
-        expected="a number above 0, up to 1 (1 reads as ever, near 0 is cut)",
+        expected=f"a number from {LEAST:g} to 1 (1 reads as ever, near 0 is cut)",
         given=repr(wrong),
         way_out="0.6 serves: at=(0.6,). What is cut entirely has no score to differentiate.",
     )

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from wherefrom.checks import check_items
 from wherefrom.errors import InputError, RecordingError
-from wherefrom.evidence.gated import Gates, no_gate
+from wherefrom.evidence.gated import LEAST, Gates, no_gate
 from wherefrom.evidence.goal import Goal
 from wherefrom.evidence.running import Executed, Runner, require_room, runner_of
 from wherefrom.evidence.score_gates import attend_by_scores
@@ -130,21 +130,25 @@ def gate_gradients(
         runner: runs the model: `runner_of(model)`.
         goal: what is asked about.
         passages: of the prompt, without overlap; tokens in none are read as ever.
-        at: gates in (0, 1], one after the other; `scores` adds their gradients up. 0.6, of scores 0.15, unless given.
+        at: gates from 1e-30 to 1, one after the other; `scores` adds their gradients up. 0.6, of scores 0.15, unless
+            given.
         kind: what gates are on, "weights" or "scores".
         per_head: also what each head of each call adds.
         where: which layers and heads have gates; the others read as ever.
         progress: told after each gate.
 
+    Returns:
+        The gradients. On weights the text's first token has no gate: those of a passage that is it alone are NaN, and
+        where there is no other passage, all are, and `values` those of the model as it is.
+
     Raises:
-        InputError: a gate out of range, no passages, overlapping ones, or one that reaches into the answer; on weights,
-            no passage but the first token; more tokens than the model reads; a layer or head that is not there; another
-            kind.
+        InputError: a gate out of range, no passages, overlapping ones, or one that reaches into the answer; more tokens
+            than the model reads; a layer or head that is not there; another kind.
         RecordingError: gradients that are not finite.
     """
     begin = time.perf_counter()
     runner = runner_of(runner)
-    if kind not in AT:
+    if kind not in tuple(AT):
         way_out = "Gates on weights are the better ones."
         raise InputError("the kind of gates", expected='"weights" or "scores"', given=repr(kind), way_out=way_out)
     steps = _checked_at(AT[kind] if at is None else at)
@@ -154,7 +158,8 @@ def gate_gradients(
     attend = attend_by_weights if kind == "weights" else attend_by_scores
     rounds: list[_Round] = []
     for done, m in enumerate(steps, start=1):
-        rounds.append(_one_round(runner, goal, gates, m, per_head, where, attend))
+        opened = m if gated.any() else 1.0  # the first token alone: read as ever
+        rounds.append(_one_round(runner, goal, gates, opened, per_head, where, attend))
         if progress is not None:
             progress(done, len(steps))
     gradients = _spread(np.stack([one.gradients for one in rounds]), gated)  # A P
@@ -174,22 +179,15 @@ def gate_gradients(
 
 
 def _without_the_first_token(gates: Gates) -> tuple[Gates, Bools]:
-    """Return gates of the same passages without the text's first token, and which of them are left."""
+    """Return gates of passages without the text's first token, and which are left; if none is, all as they were."""
     left = [replace(one, start=max(1, one.start)) for one in gates.passages if one.stop > 1]
-    if not left:
-        raise InputError(
-            "the passages",
-            expected="one at least with a token beyond the first, which has no gate on weights",
-            given="the first token alone",
-            way_out='Divide the text into more, or take kind="scores".',
-        )
-    return Gates(tuple(left), gates.length), np.array([one.stop > 1 for one in gates.passages])
+    return Gates(tuple(left) or gates.passages, gates.length), np.array([one.stop > 1 for one in gates.passages])
 
 
 def _spread(values: Floats, gated: Bools) -> Floats:
     """Return values [..., those with a gate] as [..., P], NaN where there is none."""
     found = np.full((*values.shape[:-1], len(gated)), np.nan)
-    found[..., gated] = values
+    found[..., gated] = values[..., : gated.sum()]
     return found
 
 
@@ -242,12 +240,12 @@ def _one_round(
 
 
 def _checked_at(at: Any) -> tuple[float, ...]:
-    how = {"expected": "numbers above 0, up to 1, such as (0.6,)", "way_out": "A single one is (0.6,)."}
+    how = {"expected": f"numbers from {LEAST:g} to 1, such as (0.6,)", "way_out": "A single one is (0.6,)."}
     given = check_items("the gates", at, **how)
     if not given:
         raise InputError("the gates", given="none", **how)
     for one in given:
-        if isinstance(one, bool) or not isinstance(one, int | float | np.number) or not 0 < one <= 1:
+        if isinstance(one, bool) or not isinstance(one, int | float | np.number) or not LEAST <= one <= 1:
             raise (
                 no_gate([one])
                 if isinstance(one, int | float | np.number)

@@ -59,6 +59,7 @@ class Scores:
         induction: NaN of a model too small for a probe.
         means: each head's output [V], mean over all positions of all cases.
         cases: how many there were.
+        texts: that were read: the cases, and the probes for induction.
     """
 
     heads: tuple[Head, ...]
@@ -68,6 +69,7 @@ class Scores:
     induction: Floats
     means: dict[Head, Tensor] = field(repr=False)
     cases: int
+    texts: int
 
 
 def score_heads(
@@ -118,6 +120,7 @@ def score_heads(
         induction=np.array([by_head.get(head, np.nan) for head in heads]),
         means={head: own / positions for head, own in sums.items()},
         cases=len(cases),
+        texts=len(cases) + PROBES * bool(by_head),
     )
 
 

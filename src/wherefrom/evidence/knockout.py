@@ -62,7 +62,7 @@ class Knockouts:
 
     def __repr__(self) -> str:
         largest = self.nats[np.abs(self.nats).argmax()]
-        cuts = f"{len(self.cuts)} cuts, the largest {largest:+.2f} nats"
+        cuts = f"{len(self.cuts)} cut{'s' * (len(self.cuts) != 1)}, the largest {largest:+.2f} nats"
         return f"Knockouts({self.target}, position {self.destination}, {cuts})"
 
 

@@ -35,12 +35,14 @@ class Prompted:
         first: the position of the answer's first token.
         sources: how many tokens stand before the question that the answer answers; `first` without a question.
         written: whether the model wrote the answer itself.
+        passes: over the whole text, that it took to write the answer, or to tell which spelling is likelier.
     """
 
     tokens: Tokens
     first: int
     sources: int
     written: bool
+    passes: float = 0.0
 
 
 def read_prompted(
@@ -73,12 +75,15 @@ def read_prompted(
         InputError: no text, an empty one, one that does not fit into the model's context, a model that writes nothing.
     """
     most = whole("max_tokens", MOST if max_tokens is None else max_tokens, least=1, way_out="It is a number of tokens.")
+    if answer is not None and max_tokens is not None:
+        way_out = "Leave it out, or leave out the answer, and the model writes one."
+        raise InputError("max_tokens", expected="none beside an answer", given=f"{most}", way_out=way_out)
     if isinstance(model, LanguageModel) or not is_module(model):
         reader: _Own | _Other = _Own(require_model(model))
     else:
         reader = _Other(as_transformers_model(model, tokenizer), runner)
     before = reader.prompt(_with_question(prompt, question))
-    sources = len(before) if question is None else sum(own.span[0] < len(prompt) for own in before)
+    sources = len(before) if question is None else _sources(before, len(prompt))
     if answer is None:
         ids = reader.written(before, most)
         if not ids:
@@ -88,13 +93,28 @@ def read_prompted(
                 given="none: it ends the text at once",
                 way_out="Give the answer that you ask about.",
             )
-        return Prompted(reader.tokens((*before.ids, *ids)), len(before), sources, written=True)
+        tokens = reader.tokens((*before.ids, *ids))
+        return Prompted(tokens, len(before), sources, written=True, passes=1 - 1 / len(tokens))  # each token read once
     require_text(answer, "the answer")
     candidates = [reader.together(before, text) for text in _spellings(before, answer)]
     for ids in candidates:
         require_room(runner, len(ids), len(before))
-    chosen = candidates[0] if len(candidates) == 1 else max(candidates, key=lambda ids: _log_p(runner, ids, before))
-    return Prompted(reader.tokens(chosen), len(before), sources, written=False)
+    several = len(candidates) > 1
+    chosen = max(candidates, key=lambda ids: _log_p(runner, ids, before)) if several else candidates[0]
+    read = sum(map(len, candidates)) / len(chosen) if several else 0.0
+    return Prompted(reader.tokens(chosen), len(before), sources, written=False, passes=read)
+
+
+def _sources(before: Tokens, end: int) -> int:
+    """Return how many tokens stand before a question that begins at a character.
+
+    One that holds signs of both sides, or but a blank of the prompt and signs of the question, is the question's.
+    """
+    found = 0
+    for own in before:
+        behind = before.text[max(end, own.span[0]) : own.span[1]]
+        found += own.span[0] < end and not behind.strip()
+    return found
 
 
 def _with_question(prompt: Any, question: str | None) -> Any:

@@ -41,6 +41,7 @@ MOST_STEPS = 24
 MOST_NODES = 8
 """So many relays are looked at, likewise."""
 MOST_ROUTES = 12
+"""So many routes are shown, at most."""
 HEADS = 3
 """So many heads of a step are named."""
 TOGETHER = 3

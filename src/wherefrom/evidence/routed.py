@@ -17,6 +17,8 @@ from wherefrom.passages import Passage
 from wherefrom.questions.answer import Answer, Column
 
 SCHEMA = "wherefrom.routes/1"
+CANCELS = 3.0
+"""A total effect is small beside a step whose effect is more than so many times its size."""
 EXACTNESS = (
     "effects exact, within rounding: measured by path knock-outs\n"
     "prices estimate: first order in the change of each head's output, which itself is exact"
@@ -85,6 +87,7 @@ class RouteTrace(ScoredAnswer):
         found_by: "given", or "gate": the passage whose gate gradient is the largest.
         relays: what relays are: "word", "token" and so on.
         depth: the most steps that a route may have.
+        most: the most routes that are shown.
         total: what the answer loses when no later token may read the passage; below 0 where the passage speaks against
             it, and a share, which is of that number, then says what speaks against it too.
         places: see the module's text.
@@ -104,6 +107,7 @@ class RouteTrace(ScoredAnswer):
     found_by: str
     relays: str
     depth: int
+    most: int
     total: float
     places: tuple[Passage, ...] = field(repr=False)
     steps: tuple[Step, ...] = field(repr=False)
@@ -129,8 +133,13 @@ class RouteTrace(ScoredAnswer):
 
     @property
     def share(self) -> float | None:
-        """The share of the total effect that the routes explain together, `joint` over `total`; None where none is."""
+        """The share of the total effect that the routes explain together, `joint` over `total`; see `of_total`."""
         return self.of_total(self.joint)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the total effect is small beside what single steps do, which cancel: shares of it say little."""
+        return max((abs(step.effect) for step in self.steps), default=0.0) > CANCELS * abs(self.total)
 
     @property
     def against(self) -> bool:
@@ -138,8 +147,11 @@ class RouteTrace(ScoredAnswer):
         return self.reached and self.total < 0
 
     def of_total(self, effect: float) -> float | None:
-        """Return an effect as a share of the total one; None where that is noise, or the effect was not measured."""
-        return effect / self.total if self.reached and not math.isnan(effect) else None
+        """Return an effect as a share of the total one.
+
+        None where that is noise or small beside what single steps do, or where the effect was not measured.
+        """
+        return effect / self.total if self.reached and not (self.cancels or math.isnan(effect)) else None
 
     def tree(self) -> Iterator[tuple[int, int]]:
         """Yield the steps depth first, the largest effect first: how many steps away from the answer, and which."""
@@ -180,17 +192,21 @@ class RouteTrace(ScoredAnswer):
         """Return what the routes explain, as a sentence."""
         if not self.reached:
             return f"Nothing of the passage reached the answer beyond the noise ({self.noise:.0e})."
+        if not self.routes:
+            return f"No route carries a share worth naming; measured: {self.measured}."
+        together = f"In all {self.joint:.4f} of {self.total:.4f}"
         if self.share is None:
-            return f"None of the {self.measured} routes that were measured carries a share worth naming."
+            return f"{together}, which is small beside what single steps do, and these cancel: no share is told."
         against = "The passage speaks against the answer, and shares are of that. " * self.against
-        return f"{against}All of them together: {self.joint:.4f} of {self.total:.4f}, a share of {self.share:.2f}."
+        return f"{against}{together}, a share of {self.share:.2f}."
 
     def __str__(self) -> str:
         return str(self.table())
 
     def __repr__(self) -> str:
         share = "no share" if self.share is None else f"{self.share:.0%} of {self.total:.2f} {self.unit}"
-        return f"RouteTrace({self.passage.label!r} to {self.answer!r}, {len(self.routes)} routes, {share})"
+        routes = f"{len(self.routes)} route{'s' * (len(self.routes) != 1)}"
+        return f"RouteTrace({self.passage.label!r} to {self.answer!r}, {routes}, {share})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the routes as a graph, as what `json.dumps` takes; docs/routes.schema.json describes it."""
@@ -201,6 +217,7 @@ class RouteTrace(ScoredAnswer):
             "found_by": self.found_by,
             "relays": self.relays,
             "depth": self.depth,
+            "most": self.most,
             "places": [self._place(number, last) for number in range(len(self.places))],
             "steps": [
                 {

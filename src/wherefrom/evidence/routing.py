@@ -24,7 +24,7 @@ from wherefrom.evidence.gates import gate_gradients
 from wherefrom.evidence.goal import AnswerGoal, Unit
 from wherefrom.evidence.paths import Paths
 from wherefrom.evidence.prompted import Prompted, read_prompted
-from wherefrom.evidence.route_search import Node, Prices, Search, relays_of
+from wherefrom.evidence.route_search import MOST_ROUTES, Node, Prices, Search, relays_of
 from wherefrom.evidence.routed import Route, RouteTrace, Step, StepHead
 from wherefrom.evidence.running import Runner, runner_of
 from wherefrom.evidence.scored_answer import AnswerCost
@@ -60,6 +60,9 @@ def trace_routes(
     progress: Progress | None = None,
 ) -> RouteTrace:
     """Return the strongest routes from a passage of a prompt to an answer, measured, and what they explain.
+
+    They are those of at least 3 % of the total effect, and smaller ones where those alone keep little of it; at most
+    twelve.
 
     Args:
         model: a decoder of `wherefrom.load`, or one of transformers.
@@ -122,6 +125,7 @@ def trace_routes(
         found_by="gate" if source is None else "given",
         relays=relays,
         depth=depth,
+        most=MOST_ROUTES,
         total=search.total,
         places=(passage, *used, answered),
         steps=steps,
@@ -138,6 +142,7 @@ def trace_routes(
             backward=paths.backward + before / 2,
             budget=budget,
             seconds=time.perf_counter() - start,
+            reading=read.passes,
         ),
     )
 

@@ -8,10 +8,12 @@ ablations beside it.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,10 +26,10 @@ from wherefrom.capture.huggingface.everywhere import watched_everywhere
 from wherefrom.capture.huggingface.model import TransformersModel, as_transformers_model
 from wherefrom.capture.huggingface.projections import Projections
 from wherefrom.capture.huggingface.seen import Given
-from wherefrom.capture.huggingface.sites import Place, places
+from wherefrom.capture.huggingface.sites import Place, as_written, layers_without, places
 from wherefrom.capture.huggingface.texts import label_of
 from wherefrom.capture.verbs import is_module
-from wherefrom.errors import InputError
+from wherefrom.errors import InputError, WherefromError
 from wherefrom.evidence.goal import unknown_token
 from wherefrom.model.attention_function import Site
 from wherefrom.model.language import LanguageModel, require_model
@@ -177,6 +179,11 @@ class Runner(ABC):
     def label(self, token: int) -> str:
         """Return what a person sees of a token."""
 
+    @property
+    def mixes(self) -> bool:
+        """Whether tokens exchange information by other ways than attention too, such as recurrences or convolutions."""
+        return False
+
 
 class OwnRunner(Runner):
     """A decoder of `wherefrom.load`."""
@@ -209,7 +216,7 @@ class OwnRunner(Runner):
     def projection(self, name: str) -> Tensor | None:
         """Return the output projection of a layer."""
         module = self.model.transformer.get_submodule(name)
-        return module.output.weight if isinstance(module, Attention) else None
+        return module.output.weight.detach() if isinstance(module, Attention) else None
 
     def label(self, token: int) -> str:
         """Return what a person sees of a token."""
@@ -227,11 +234,11 @@ class TransformersRunner(Runner):
         first = next(model.module.parameters(), torch.empty(0))
         self.format = str(first.dtype).removeprefix("torch.")
         self.vocabulary, self.context = model.vocabulary, model.context or None
-        table = getattr(model.module, "get_input_embeddings", lambda: None)()
-        self._known = int(getattr(table, "num_embeddings", 0))  # 0: how many tokens it reads is not known
         self._places: dict[str, Place] = {}
         self._projections: dict[str, Tensor | None] = {}
         self._probe()
+        table = getattr(model.module, "get_input_embeddings", lambda: None)()
+        self._known = int(getattr(table, "num_embeddings", 0))  # 0: how many tokens it reads is not known
 
     def logits(
         self, ids: Tensor, rows: Sequence[int], *, attention: Attend | None = None, padding: Tensor | None = None
@@ -243,6 +250,8 @@ class TransformersRunner(Runner):
             return one.attend().output if attention is None else attention(one)
 
         _require_runnable(ids, self._known, self.model.device)
+        if torch.is_grad_enabled():
+            _require_differentiable(self.name, self.model.module)
         ids = ids.to(self.model.device)
         named = {"input_ids": ids, "use_cache": False}
         if padding is not None:
@@ -262,6 +271,37 @@ class TransformersRunner(Runner):
     def label(self, token: int) -> str:
         """Return what a person sees of a token."""
         return label_of(self.model.tokenizer)(token)
+
+    @cached_property
+    def mixes(self) -> bool:
+        """Whether, each attention reading its own row alone, what a token is still changes a later one's logits.
+
+        Of a model whose embeddings are not seen: whether some layer has no attention.
+        """
+        heard: list[Tensor] = []
+
+        def alone(given: Given) -> Tensor:
+            own = given.v[:, :, -given.q.shape[2] :]
+            return own.repeat_interleave(given.q.shape[1] // own.shape[1], dim=1)
+
+        def hear(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+            if output.shape[:2] != ids.shape:
+                return output
+            steps = torch.linspace(-1, 1, output.numel()).view_as(output)  # of no token, which may be all zero
+            heard.append(steps.to(output).requires_grad_())
+            return heard[-1].clone()
+
+        ids = torch.zeros(1, PROBE, dtype=torch.long, device=self.model.device)
+        with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
+            for module in self.model.module.modules():
+                if isinstance(module, nn.Embedding):
+                    stack.callback(module.register_forward_hook(hear).remove)
+            stack.enter_context(watched_everywhere(self.model.module, alone))
+            last = self.model.module(input_ids=ids, use_cache=False).logits[0, -1]
+            if not heard:
+                return bool(layers_without(self.model.module, self._places))
+            found = torch.autograd.grad(last.float().square().sum(), heard, allow_unused=True)
+        return any(bool(own[:, :-1].any()) for own in found if own is not None)
 
     def _executed(self, given: Given) -> Executed:
         place = self._places.get(given.name) or places(self.model.module, [given.name])[given.name]
@@ -302,7 +342,12 @@ class TransformersRunner(Runner):
         ids = torch.zeros(1, PROBE, dtype=torch.long, device=self.model.device)
         _require_runnable(ids, 0, self.model.device)
         with drawing_nothing(self.model), found, watched_everywhere(self.model.module, note) as watch:
-            outputs = self.model.module(input_ids=ids, use_cache=False)
+            try:
+                outputs = self.model.module(input_ids=ids, use_cache=False)
+            except WherefromError:
+                raise
+            except (AttributeError, TypeError, ValueError) as error:
+                raise self._needs_more() from error
         if not isinstance(getattr(outputs, "logits", None), Tensor) or outputs.logits.ndim != 3:
             raise InputError(
                 "the model",
@@ -324,6 +369,18 @@ class TransformersRunner(Runner):
             )
         self._places = places(self.model.module, list(dict.fromkeys(names)))
         self._projections = {name: one.weight for name, one in found.found().items()}
+
+    def _needs_more(self) -> InputError:
+        """Return how a model is refused that does not run on token ids."""
+        named = inspect.signature(as_written(self.model.module).forward).parameters.values()
+        left_open = [one.name for one in named if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+        needed = " and ".join(name for name in left_open if name != "input_ids")
+        return InputError(
+            "the model",
+            expected="one that reads token ids alone",
+            given=f"{self.name}, which {f'needs {needed}' if needed else 'does not run on them'}",
+            way_out=f"{self.model.takes}; what it does with them can be recorded: wherefrom.record(model, ...).",
+        )
 
 
 @contextmanager
@@ -359,7 +416,17 @@ def _tensors_that_last() -> Iterator[None]:
 
 
 def _require_differentiable(name: str, module: nn.Module) -> None:
-    """Refuse a model whose weights are of inference mode: no pass of it has a gradient, in that mode or outside."""
+    """Refuse a model that computes its layers again in a backward pass, which attention in our hands does not allow.
+
+    And one whose weights are of inference mode: no pass of it has a gradient, in that mode or outside.
+    """
+    if any(part.training and getattr(part, "gradient_checkpointing", False) is True for part in module.modules()):
+        raise InputError(
+            "the model",
+            expected="one whose passes can be differentiated",
+            given=f"{name} in training mode with gradient checkpointing, which runs its layers once more",
+            way_out="Call model.eval() first.",
+        )
     if any(parameter.is_inference() for parameter in module.parameters()):
         raise InputError(
             "the model",

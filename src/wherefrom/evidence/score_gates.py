@@ -56,10 +56,10 @@ def attend_by_scores(one: Executed, gates: Gates, m: float | Tensor) -> Tensor:
     Args:
         one: the execution, of self-attention.
         gates: of the text's passages; of each text of a batch.
-        m: in (0, 1]: one number for all, or a tensor [], [P], or [1 or H, P] for heads that have their own.
+        m: from 1e-30 to 1: one number for all, or a tensor [], [P], or [1 or H, P] for heads that have their own.
 
     Raises:
-        InputError: a gate that is not in (0, 1], or another number of gates; a text of another length.
+        InputError: a gate below 1e-30 or above 1, or another number of gates; a text of another length.
     """
     if one.kind == "cross":
         return one.attend().output

@@ -21,12 +21,15 @@ class AnswerCost:
         backward: gradients with respect to the text, each about the work of a forward pass.
         budget: what was allowed, forward and backward together.
         seconds: wall clock.
+        reading: forward passes that came before, outside the budget: to write the answer, or to tell which way of
+            writing it (with a blank before it or without) the model finds likelier.
     """
 
     forward: float
     backward: float
     budget: float
     seconds: float
+    reading: float = 0.0
 
     @property
     def passes(self) -> float:

@@ -49,6 +49,8 @@ BROAD = 1.0
 """How far from it the true one may be: the standard deviation of its logarithm."""
 TINY = 1e-9
 """Below this share of its size a number is rounding."""
+LARGEST, SMALLEST = 1e100, 1e-200
+"""Of values, whose squares are summed; and of a prior's largest number, by which its factor is divided."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,9 @@ def fit(kept: ArrayLike, values: ArrayLike, *, prior: ArrayLike | None = None, a
         where they tell a negative one it is 0.
 
     Raises:
-        InputError: arrays of shapes that do not belong together, numbers that are not finite, a strength below 0.
+        InputError: arrays of shapes that do not belong together, numbers that are not finite, choices that are not True
+            or False, values beyond 1e100, a strength below 0; a prior, not zero, all below 1e-200, or beyond 1e100
+            where the runs cannot tell its factor.
     """
     x, y, p = _checked(kept, values, prior)
     if alpha is not None and not (isinstance(alpha, float) and alpha == np.inf):  # which leaves the scaled prior alone
@@ -102,18 +106,16 @@ def fit(kept: ArrayLike, values: ArrayLike, *, prior: ArrayLike | None = None, a
     if not len(y):
         weights = np.zeros(x.shape[1]) if p is None else p.copy()
         return Surrogate(weights, 0.0, 0.0 if p is None else 1.0, np.inf, np.nan)
-    known, scale = (None, 0.0) if p is None else _known(x, p)
-    if known is None and p is not None:  # the runs cannot tell its factor, so it is taken as it is
-        found = _fit(x, y - scale * (x @ p), None, alpha)
-        return replace(found, weights=found.weights + scale * p, scale=scale)
-    return _fit(x, y, p, alpha)
-
-
-def _known(x: Numbers, p: Numbers) -> tuple[Numbers | None, float]:
-    """Return what a prior predicts of each run, if runs differ in it; and its factor where they do not."""
-    predicted = x @ p
-    spread = np.ptp(predicted) if len(predicted) > 1 else 0.0
-    return (predicted, 0.0) if spread > TINY * max(np.abs(p).max(initial=0.0), 1e-300) else (None, 1.0)
+    if p is None:
+        return _fit(x, y, None, alpha)
+    size = _size_of(p)
+    shape = p / size
+    if np.ptp(x @ shape) > TINY:
+        found = _fit(x, y, shape, alpha)
+        return replace(found, scale=found.scale / size)
+    _require_small("a prior whose factor the runs cannot tell", p)
+    found = _fit(x, y - x @ p, None, alpha)  # so it is taken as it is
+    return replace(found, weights=found.weights + p, scale=1.0)
 
 
 def _fit(x: Numbers, y: Numbers, p: Numbers | None, alpha: float | None) -> Surrogate:
@@ -198,7 +200,7 @@ class _Smoother:
         n = len(y)
         free = np.ones((n, 1)) if predicted is None else np.column_stack([np.ones(n), predicted - predicted.mean()])
         alpha = max(strength * self.unit, TINY * self.unit)
-        held = np.isinf(strength)  # then M is I / alpha, and all that is wanted is free of the factor
+        held = strength > LARGEST  # then M is I / alpha, and all that is wanted is free of the factor
         inverse = np.eye(n) if held else (self._vectors / (self._sizes + alpha)) @ self._vectors.T
         if n <= free.shape[1]:  # as many numbers that are not held as runs: they take all
             solved, left = np.linalg.lstsq(free, y, rcond=None)[0], np.zeros(n)
@@ -274,4 +276,33 @@ def _checked(kept: ArrayLike, values: ArrayLike, prior: ArrayLike | None) -> tup
             else ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape is not None),
             way_out="Give what `ablate` returned: fit(found.kept, found.values).",
         )
+    _require_choices(x)
+    _require_small("the values of a fit", y)
     return x, y, p
+
+
+def _require_small(what: str, numbers: Numbers) -> None:
+    """Refuse numbers whose squares could overflow."""
+    most = float(np.abs(numbers).max(initial=0.0))
+    if most > LARGEST:
+        expected, way_out = f"numbers up to {LARGEST:g} in size", "Give them in a larger unit."
+        raise InputError(what, expected=expected, given=f"{most:g}", way_out=way_out)
+
+
+def _require_choices(x: Numbers) -> None:
+    """Refuse choices of anything but 1 and 0."""
+    odd = x[(x != 0) & (x != 1)]
+    if odd.size:
+        way_out = "A choice keeps a passage or takes it away: `subsets(passages, n)` draws some."
+        expected, given = "True or False, 1 or 0, of each passage", f"{odd[0]:g}"
+        raise InputError("the choices of a fit", expected=expected, given=given, way_out=way_out)
+
+
+def _size_of(p: Numbers) -> float:
+    """Return a prior's largest number, 1 of zeros, or refuse one so small that its factor could overflow."""
+    size = float(np.abs(p).max())
+    if 0 < size < SMALLEST:
+        way_out = "It is right up to a factor: multiply it by one."
+        expected = f"zero, or a largest number of at least {SMALLEST:g}"
+        raise InputError("the prior of a fit", expected=expected, given=f"{size:g}", way_out=way_out)
+    return size or 1.0

@@ -8,6 +8,7 @@ which keeps it from changing anything and from everything that is not in the mes
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +18,7 @@ from wherefrom.checks import check_items
 from wherefrom.errors import InputError
 from wherefrom.readable import readable
 
+HALF = re.compile("[\ud800-\udfff]")
 DEFAULT = "default"
 """The name of the template that is used where a model has several."""
 MARKS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -84,10 +86,24 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     for place, message in enumerate(given):
         wrong = _wrong_with(message)
         if wrong is None:
+            _require_unicode(message, place)
             continue
         expected = 'a mapping with a "role" and a "content"'
         raise InputError(f"message {place}", expected=expected, given=wrong, way_out=way_out, message=place)
     return [dict(message) for message in given]
+
+
+def _require_unicode(message: Mapping[str, Any], place: int) -> None:
+    """Refuse a message with half a character in its text, for which no template is to blame."""
+    content = message.get("content")
+    parts = content if isinstance(content, list | tuple) else [content]
+    texts = [message["role"], *(part.get("text") if isinstance(part, Mapping) else part for part in parts)]
+    for text in texts:
+        half = HALF.search(text) if isinstance(text, str) else None
+        if half is not None:
+            given = f"half a character, \\u{ord(half[0]):04x}, at character {half.start()}"
+            way_out = 'Read the text as UTF-8, for example with open(path, encoding="utf-8").'
+            raise InputError(f"message {place}", expected="Unicode", given=given, way_out=way_out, message=place)
 
 
 def without_template(given: str) -> InputError:

@@ -40,6 +40,8 @@ LABEL = 26
 LEAST = 12
 """With less room than that for it, the bars are left out."""
 BAR = 8
+ENOUGH = 8
+"""Runs from which on it is told how well each lens ranks them."""
 CARRIED = 2
 """Passages whose heads are named."""
 SHOWN = 1200
@@ -59,9 +61,14 @@ WHAT_IT_IS = {
     "total": "no later token may read it",
     "direct": "the answer's tokens may not read it; what others gathered from it stays",
 }
+FIRST_TOKEN = (
+    "The passage with the first token: many heads rest on that token whatever it says. To take it away takes that rest "
+    "away too, and no gate is on it."
+)
+LEAKS = "What tokens exchange by other ways than attention (recurrences, convolutions) is not cut"
 NOT_PROOF = (
-    "Estimates are first order: what a small step says of a large one. Only what was measured was measured. Two "
-    "passages that say the same stand in for each other, so that neither alone is missed."
+    "Estimates are first order: what a small step says of a large one. Two passages that say the same stand in for "
+    "each other, so that neither alone is missed."
 )
 
 
@@ -244,15 +251,33 @@ def _table(trace: AnswerTrace, top: int, lenses: Sequence[str], width: int) -> I
     rest = sorted(set(range(len(trace.passages))) - set(listed))
     if rest:
         share, most = float(trace.lenses["weight"].values[rest].sum()), float(abs(trace.best[rest]).max())
-        others = f"{count(len(rest), 'other')}: {percent(share)} of the weight, evidence of each within ±{most:.3f}"
+        kinds = [("effect", trace.known[rest].any()), ("estimate", not trace.known[rest].all())]
+        what = " or ".join(kind for kind, there in kinds if there)
+        others = f"{count(len(rest), 'other')}: {percent(share)} of the weight, {what} of each within ±{most:.3f}"
         yield from flow(others, width, "dim", indent=" " * 6)
+    stays = 1.0 - float(trace.lenses["weight"].values.sum())
+    if "weight" in lenses and trace.where == EVERYWHERE and stays >= 0.0005:
+        text = f"{percent(stays)} of the weight lies on what stays: {_staying(trace)}"
+        yield from flow(text, width, "dim", indent=" " * 6)
     for name in lenses:
         told = trace.lenses[name].meaning if name in trace.lenses else trace.absent[name]
-        yield from flow(f"{SHORT.get(name, name)}: {told}", width, "dim")
+        long = f" ({name} in JSON and Python)" if name in SHORT else ""
+        yield from flow(f"{SHORT.get(name, name)}{long}: {told}", width, "dim")
+    if any(math.isnan(value) for lens in shown for value in lens.values[listed]):
+        yield from flow("-: the text's first token has no gate, and a passage of it alone no number", width, "dim")
     text = f"effect: what the {trace.unit} loses without the passage ({trace.how}: {WHAT_IT_IS[trace.how]}), measured"
     if not trace.known.all():
         text += f"; ≈ was not run alone, and is no measurement: {trace.estimate}"
+    if trace.ablations is not None and trace.ablations.leaks:
+        text += f". {LEAKS}"
     yield from flow(text, width, "dim")
+
+
+def _staying(trace: AnswerTrace) -> str:
+    """Return what is never taken away, in words."""
+    end = max(passage.stop for passage in trace.passages)
+    asked = "what is asked" if end < trace.first else "what lies between the parts"
+    return f"{asked}, and the answer itself"
 
 
 def _width(lens: Lens) -> int:
@@ -301,12 +326,25 @@ def _verdict(trace: AnswerTrace, width: int) -> Iterator[Text]:
         them = _named(trace, trace.suspected)
         yield from flow(f"What may matter, by the estimate alone: {them}. A larger budget measures it.", width)
     if trace.mattered or trace.suspected:
-        yield from flow("Of each at least a tenth of the largest effect here.", width, "dim")
+        yield from flow("Those with at least a tenth of the largest effect are named.", width, "dim")
+    if trace.disputed:
+        most = float(abs(trace.best).max())
+        each = ", ".join(
+            f"{_name(trace, place)} {solid(signed(float(trace.evidence[place]), most))}" for place in trace.disputed[:4]
+        )
+        text = (
+            f"The runs with several parts away say otherwise of {each}: alone, something else stands in for it, such "
+            "as a part that says the same."
+        )
+        yield from flow(text, width, "bold")
+    if 0 in [trace.passages[place].start for place in trace.mattered]:
+        yield from flow(FIRST_TOKEN, width)
     for place in trace.misleading[:2]:
         weight, measured = float(trace.lenses["weight"].values[place]), float(trace.measured[place])
+        most = float(abs(trace.best).max())
         text = (
-            f"Weights point at {_name(trace, place)} ({percent(weight)}), but it did not matter: its effect is "
-            f"{signed(measured, float(abs(trace.best).max()))}."
+            f"Weights point at {_name(trace, place)} ({percent(weight)}), but taking it away changes little: "
+            f"{signed(measured, most)}, the largest effect being {signed(most, most).removeprefix('+')}."
         )
         yield from flow(text, width)
 
@@ -335,11 +373,10 @@ def _carried(trace: AnswerTrace, carried: int, width: int) -> Iterator[Text]:
 def _sure(trace: AnswerTrace, width: int) -> Iterator[Text]:
     known = [own for own in trace.agreements if not math.isnan(own.correlation)]
     if not known:
-        yield from flow(
-            f"How sure: {count(trace.runs, 'run')} measured, too few to say how well each lens ranks this prompt; "
-            "a larger budget says it.",
-            width,
-        )
+        few = 2 ** len(trace.passages) - 1 < ENOUGH  # so many choices of passages to take away there are
+        more = f"it has too few parts for {ENOUGH} different ones" if few else "a larger budget says it"
+        text = f"How sure: {count(trace.runs, 'run')} measured, too few to say how well each lens ranks this prompt; "
+        yield from flow(f"{text}{more}.", width)
         return
     each = ", ".join(solid(f"{SHORT.get(own.lens, own.lens)} {own.correlation:+.2f}") for own in known)
     yield from flow(
@@ -355,6 +392,9 @@ def cost_line(trace: AnswerTrace | RouteTrace, width: int) -> Iterator[Text]:
         f"{cost.passes:.1f} passes' worth of {cost.budget:g} allowed ({cost.forward:.1f} forward, {cost.backward:.1f} "
         f"backward), {cost.seconds:.1f} s"
     )
+    if cost.reading:
+        why = "to write the answer" if trace.written else "to tell whether a blank stands before the answer"
+        text += f"; before that {cost.reading:.1f} {why}"
     if not math.isnan(trace.noise):
         text += f"; differences below {trace.noise:.0e} are {WITHIN}: rounding"
     yield from flow(text, width, "dim")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from wherefrom.readable import readable
 from wherefrom.views.cells import bar, count, fitted, flow, percent, signed, solid
 from wherefrom.views.terminal import WIDTH, PipeConsole
 
@@ -31,11 +32,11 @@ DRAWN = {
     "layers": "each from the layer of a found one, or the nearest that has others left",
     "model": "from the whole model",
 }
+RATIO = "ratio: what the answers lose on the mean, over the mean size of what one loses or gains without others."
+BRACKETS = "In brackets, from 5 cases on: 95 % of the means when cases and draws are drawn again (bootstrap)."
 WHAT_IT_SAYS = (
-    "ratio: what the answers lose on the mean, over the mean size of what one loses, or gains, without a draw of "
-    "others. In brackets: 95 % of the means when cases and draws are drawn again (bootstrap). A head that carries is "
-    "one whose loss is felt here and not in ordinary text; heads that stand in for one another may not be felt one by "
-    "one."
+    "A head that carries is one whose loss is felt here and not in ordinary text; heads that stand in for one another "
+    "may not be felt one by one."
 )
 SCORES = (
     "first order: what the answer loses if the head may not read the place, estimated from one gradient. retrieval: "
@@ -63,7 +64,7 @@ def carrier_lines(found: Carriers, *, top: int = LISTED, width: int = WIDTH) -> 
     yield from _heads(found, top, width)
     yield Text()
     yield from _verdict(found, width)
-    yield from flow(WHAT_IT_SAYS, width, "dim")
+    yield from flow(f"{RATIO} {_intervals(found)} {WHAT_IT_SAYS}", width, "dim")
     yield from flow(SCORES, width, "dim")
     yield from _cost(found, width)
 
@@ -83,14 +84,22 @@ def print_carriers(found: Carriers, *, top: int = LISTED, console: Console | Non
 
 def _headline(found: Carriers, width: int) -> Iterator[Text]:
     name = solid(fitted(found.model, min(len(found.model), 30), pad=False))
-    kinds = [family for family in dict.fromkeys(found.families) if family]
+    kinds = [readable(family) for family in dict.fromkeys(found.families) if family]
     told = f" ({', '.join(kinds)})" if kinds else ""
     cases = f"found on {count(found.found_on, 'case')}, tested on {count(len(found.before), 'other')}{told}"
     first, *more = flow(f"{name} · {count(len(found.heads), 'head')}, numbered from 0; {cases}", width)
     first.stylize("bold", 0, len(name))
     yield from (first, *more)
-    size = len(found.first.heads)
-    yield from flow(f"{count(size, 'head')} knocked out together: {KNOCKED_OUT[found.how]}", width)
+    sizes = {own.by: len(own.heads) for own in found.sets}
+    fewer = [f"{size} by {by}" for by, size in sizes.items() if size < found.count]
+    most = count(max(sizes.values()), "head")
+    up_to = "Up to " * (len(set(sizes.values())) > 1)
+    yield from flow(f"{up_to}{most} knocked out together: {KNOCKED_OUT[found.how]}", width)
+    if fewer:
+        text = f"Of {count(found.count, 'head')} asked for, those with a score above 0 are taken: {', '.join(fewer)}."
+        yield from flow(text, width)
+    if found.left_out:
+        yield from flow(f"Left out, as no head has such a score above 0: {', '.join(found.left_out)}.", width)
 
 
 def _losses(found: Carriers, width: int) -> Iterator[Text]:
@@ -105,8 +114,10 @@ def _losses(found: Carriers, width: int) -> Iterator[Text]:
         yield _row(found, own, own.by, largest)
         parts = found.by_family(own)
         for family, part in parts.items() if len(parts) > 1 else ():
-            yield _row(found, part, f" {family or 'no name'}", largest, "dim")
-    yield from flow(f"as many others: random ones, {DRAWN[found.among]}", width, "dim")
+            yield _row(found, part, f" {readable(family) or 'no name'}", largest, "dim")
+    sizes = ", ".join(solid(f"{_size(own)} ({own.by})") for own in found.sets)
+    text = f"as many others: random ones, {DRAWN[found.among]}; mean size of what an answer loses or gains without them"
+    yield from flow(f"{text}: {sizes}", width, "dim")
 
 
 def _row(found: Carriers, own: Together, name: str, largest: float, style: str = "") -> Text:
@@ -114,6 +125,10 @@ def _row(found: Carriers, own: Together, name: str, largest: float, style: str =
     ratio = own.ratio
     between = "" if math.isnan(ratio.low) else f"[{_times(ratio.low)}, {_times(ratio.high)}]"
     return Text(f"{fitted(name, NAME)}{lost} {others} {_times(ratio.value):>5} {between}".rstrip(), style)
+
+
+def _size(own: Together) -> str:
+    return signed(own.others_size, own.others_size).removeprefix("+")
 
 
 def _effect(mean: Mean, largest: float, noise: float) -> str:
@@ -172,9 +187,9 @@ def _heads(found: Carriers, top: int, width: int) -> Iterator[Text]:
             row.append(f"{_share(float(found.scores[name][place[head]])) + marks[name]:>{room}}")
         row.rstrip()
         yield row
-    more = max(0, len(found.first.heads) - top)
+    more = len({head for own in found.sets for head in own.heads} - set(listed))
     if more:
-        yield from flow(f"and {more} more of each set", width, "dim")
+        yield from flow(f"and {more} more", width, "dim")
 
 
 def _share(value: float) -> str:
@@ -184,11 +199,36 @@ def _share(value: float) -> str:
 def _verdict(found: Carriers, width: int) -> Iterator[Text]:
     own, heads = found.first, count(len(found.first.heads), "head")
     if _is_told(found, own):
-        text = f"Without {heads} found by {own.by} the answers lose {_times(own.ratio.value)} times as much as one "
-        yield from flow(f"{text}loses or gains without as many random others.", width, "bold")
+        lost = solid(f"{signed(own.effect.value, own.effect.value).removeprefix('+')} {found.unit}")
+        text = f"{_on_these(found)} {heads} found by {own.by} the answers lose {lost} on the mean"
+        if own.others_size > found.noise:
+            text += f", {_times(own.ratio.value)} times {_size(own)}, the mean size of what one loses or gains without "
+            text += "as many random others."
+        else:
+            text += "; without as many random others nothing changes beyond the noise."
+        yield from flow(text, width, "bold")
     alike = [other.by for other in found.sets if not _is_told(found, other)]
     if alike:
         yield from flow(f"Not told from random heads by these cases: those found by {', '.join(alike)}.", width)
+
+
+def _few(found: Carriers) -> bool:
+    """Whether there are too few cases for an interval."""
+    return math.isnan(found.first.effect.low)
+
+
+def _on_these(found: Carriers) -> str:
+    """Return how the closing sentence begins: of a few cases it says no more than what they show."""
+    if not _few(found):
+        return "Without"
+    cases = len(found.before)
+    return f"On {f'these {cases} cases' if cases > 1 else 'this case'}, without"
+
+
+def _intervals(found: Carriers) -> str:
+    cases = len(found.before)
+    few = f"{count(cases, 'case')} {'are' if cases > 1 else 'is'} too few for an interval, which takes 5."
+    return few if _few(found) else BRACKETS
 
 
 def _is_told(found: Carriers, own: Together) -> bool:
@@ -199,7 +239,6 @@ def _is_told(found: Carriers, own: Together) -> bool:
 
 def _cost(found: Carriers, width: int) -> Iterator[Text]:
     cost = found.cost
-    text = (
-        f"{cost.forward} texts read, {cost.backward} gradients, {cost.seconds:.1f} s; seed {found.seed}; differences "
-    )
+    text = f"{count(cost.forward, 'text')} read, {count(cost.backward, 'gradient')}, {cost.seconds:.1f} s; seed "
+    text += f"{found.seed}; differences "
     yield from flow(f"{text}of one answer below {found.noise:.0e} are rounding", width, "dim")

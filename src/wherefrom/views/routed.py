@@ -37,10 +37,15 @@ NOT_SUMS = (
 )
 ABOVE = 1.05
 """From this share on the routes do more than the whole."""
-MORE = "That is more than all: where they are cut, cutting every other way too brings some of it back."
-AGAINST = (
-    "The passage speaks against the answer. Shares are of this effect below 0: a route with a positive share speaks "
-    "against it too, one with a negative share for it."
+MORE = "That is more than the total effect, in which all other ways are cut as well: those work the other way round."
+AGAINST = "The passage speaks against the answer."
+OF_THAT = (
+    "Shares are of this effect below 0: a route with a positive share speaks against it too, one with a negative share "
+    "for it."
+)
+RELAYS = (
+    ". Of the passage, that of the route alone which begins there; of a relay, that of all which the passage sends "
+    "there on any way and which goes on by the steps above it"
 )
 FIRST_TOKEN = (
     "The passage holds the first token, on which many heads rest whatever it says: to cut it also takes that rest away."
@@ -115,12 +120,16 @@ def _total(trace: RouteTrace, width: int) -> Iterator[Text]:
         "bold",
     )
     if trace.against:
-        yield from flow(AGAINST, width)
+        yield from flow(AGAINST if trace.cancels else f"{AGAINST} {OF_THAT}", width)
+    if trace.cancels:
+        largest = max(abs(step.effect) for step in trace.steps)
+        text = f"The total effect is small beside what single steps do, up to {largest:.2f}, and these cancel: "
+        yield from flow(f"{text}shares of it would say little, and none are told.", width)
     if not trace.routes:
         left = signed(trace.largest_left, trace.largest_left).removeprefix("+")
         yield from flow(
             f"No route carries a share worth naming: {count(trace.measured, 'route')} of up to "
-            f"{count(trace.depth, 'step')} measured, each within ±{left}.",
+            f"{count(trace.depth, 'step')} measured, {_within(trace.measured)} ±{left}.",
             width,
         )
 
@@ -184,13 +193,15 @@ def _heads(step: Step, most: float, room: int) -> str:
 
 def _explained(trace: RouteTrace, width: int) -> Iterator[Text]:
     joint, kept, named = (_of_total(trace, effect) for effect in (trace.joint, trace.kept, trace.named))
-    routes = count(len(trace.routes), "route")
-    text = f"The {routes} knocked out together: {joint} of the total effect. Left alone they keep {kept}."
-    yield from flow(text, width, "bold")
+    several = len(trace.routes) > 1
+    routes, they = (f"The {len(trace.routes)} routes", "they keep") if several else ("The one route", "it keeps")
+    together = " together" * several
+    of_it = " of the total effect" * (trace.share is not None)
+    yield from flow(f"{routes} knocked out{together}: {joint}{of_it}. Left alone {they} {kept}.", width, "bold")
     if (trace.share or 0.0) > ABOVE:
         yield from flow(MORE, width)
     if not math.isnan(trace.named):
-        yield from flow(f"Knocked out together in the named heads of each step alone: {named}.", width)
+        yield from flow(f"Knocked out{together} in the named heads of each step alone: {named}.", width)
 
 
 def _of_total(trace: RouteTrace, effect: float) -> str:
@@ -206,9 +217,7 @@ def _notes(trace: RouteTrace, width: int) -> Iterator[Text]:
     if not trace.routes:
         return
     yield from flow(
-        f"effect: what the {trace.unit} loses, measured by a path knock-out. Of the passage, that of the route alone "
-        "which begins there; of a relay, that of all which the passage sends there on any way and which goes on by "
-        "the steps above it.",
+        f"effect: what the {trace.unit} loses, measured by a path knock-out{RELAYS * (len(trace.places) > 2)}.",
         width,
         "dim",
     )
@@ -219,5 +228,11 @@ def _notes(trace: RouteTrace, width: int) -> Iterator[Text]:
     left = trace.measured - len(trace.routes)
     if left:
         size = signed(trace.largest_left, 1.0).removeprefix("+")
-        yield from flow(f"{count(left, 'other route')} measured, each within ±{size}.", width, "dim")
-    yield from flow(NOT_SUMS, width, "dim")
+        most = f"; {trace.most} are shown at most" * (len(trace.routes) == trace.most)
+        yield from flow(f"{count(left, 'other route')} measured, {_within(left)} ±{size}{most}.", width, "dim")
+    if len(trace.routes) > 1:
+        yield from flow(NOT_SUMS, width, "dim")
+
+
+def _within(routes: int) -> str:
+    return "each within" if routes > 1 else "within"
