@@ -60,7 +60,7 @@ def _window(call: Call, head: int, destinations: range, sources: range, kind: ty
     if call.softcap is None and call.bias is None:
         scores = _less(q, k, call.scale, pivot, kind)  # T S
     else:
-        scores = _capped(call, (call.scale * q.astype(np.float64)).astype(kind) @ k.astype(kind).T)
+        scores = capped(call, (call.scale * q.astype(np.float64)).astype(kind) @ k.astype(kind).T)
         if call.bias is not None:
             scores += call.bias[place if len(call.bias) > 1 else 0][rows, columns]
         scores -= pivot.astype(kind)[:, None]
@@ -98,7 +98,7 @@ def column_of_weights(call: Call, source: int) -> Masked:
     lse = call.lse.astype(np.float64)
     for place, key_head in enumerate(call.key_heads):
         k = call.scale * call.k[key_head, source].astype(np.float64)  # D
-        scores = _capped(call, _products(call.q[place], k[:, None])[:, 0])  # T
+        scores = capped(call, _products(call.q[place], k[:, None])[:, 0])  # T
         if call.bias is not None:
             scores += call.bias[place if len(call.bias) > 1 else 0, :, source]
         weights[place] = scores
@@ -118,12 +118,12 @@ def _rows(call: Call, own: NDArray[np.int64], at: int, key_head: int, reach: ran
         bias = call.bias[own if len(call.bias) > 1 else [0], at, columns]
     double = call.scale * q.astype(np.float64).T  # D H
     if len(reach) <= SHORT or k.dtype != np.float32:
-        return _exp(_capped(call, _products(k, double).T) + bias - pivot)
-    rough = _capped(call, (k @ (np.float32(call.scale) * q).T).T)  # float32 scores, H S
+        return _exp(capped(call, _products(k, double).T) + bias - pivot)
+    rough = capped(call, (k @ (np.float32(call.scale) * q).T).T)  # float32 scores, H S
     weights = _exp(rough + bias - pivot.astype(np.float32)).astype(np.float64)
     for place in range(len(own)):
         worth = np.flatnonzero(weights[place] > WORTH)
-        exact = _capped(call, k[worth].astype(np.float64) @ double[:, place])
+        exact = capped(call, k[worth].astype(np.float64) @ double[:, place])
         added = np.broadcast_to(bias, weights.shape)[place, worth]
         weights[place, worth] = _exp(exact + added - pivot[place])
     return weights
@@ -172,7 +172,8 @@ def pivot_of(lse: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isneginf(lse), np.inf, lse)
 
 
-def _capped(call: Call, scores: NDArray[Any]) -> NDArray[Any]:
+def capped(call: Call, scores: NDArray[Any]) -> NDArray[Any]:
+    """Return scores under the call's softcap, if it has one."""
     if call.softcap is None:
         return np.asarray(scores)
     return np.asarray(call.softcap * np.tanh(scores / call.softcap))

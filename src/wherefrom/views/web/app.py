@@ -1,0 +1,148 @@
+"""The explorer's addresses (floor 6): what the page asks, answered in threads, so that nothing waits for a large map.
+
+All of it is read only. An answer that was given before comes from memory; a broken recording, or a question that means
+nothing, is answered with its sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from wherefrom.errors import InputError, WherefromError
+from wherefrom.questions.maps import HeadMap
+from wherefrom.recording import Recording
+from wherefrom.views.web import told
+from wherefrom.views.web.asked import Asked
+from wherefrom.views.web.guard import Guard
+from wherefrom.views.web.kept import Kept
+from wherefrom.views.web.shelf import Shelf
+from wherefrom.views.web.wire import Message
+
+STATIC = Path(__file__).parent / "static"
+AT_ONCE = 4
+"""Questions that are computed at once; the others wait their turn."""
+MOST_MAPS = 16
+"""Heads whose maps are held: of a long text a map holds the blocks of every coarse level."""
+Teller = Callable[[Recording, Asked], Message]
+"""What answers a question about a recording."""
+
+
+class Explorer:
+    """Answers the page's questions about the recordings on a shelf.
+
+    Args:
+        shelf: which recordings there are.
+    """
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._answers: Kept[tuple[str, bytes]] = Kept()
+        self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
+        self._turn: CapacityLimiter | None = None
+        self._tellers: dict[str, Teller] = {
+            "run": lambda own, asked: told.about(asked.text("run"), own),
+            "tokens": lambda own, asked: told.tokens(
+                own, asked.number("text", 0), asked.number("start"), asked.number("count")
+            ),
+            "find": lambda own, asked: told.find(own, asked.number("text", 0), asked.text("query")),
+            "units": lambda own, asked: told.units(own, asked.number("text", 0), asked.text("by")),
+            "heads": lambda own, asked: told.heads(own, asked.number("call")),
+            "row": lambda own, asked: told.row(
+                own, _chosen(own, asked), asked.number("destination"), asked.text("lens")
+            ),
+            "column": lambda own, asked: told.column(
+                own, _chosen(own, asked), asked.number("source"), asked.text("lens")
+            ),
+            "tile": self._tile,
+            "pair": lambda own, asked: told.pair(own, *map(asked.number, ("call", "head", "destination", "source"))),
+            "numbers": lambda own, asked: told.numbers(
+                own, *map(asked.number, ("call", "head", "destination")), top=asked.number("sources", 8)
+            ),
+        }
+
+    def routes(self) -> list[Route]:
+        """Return the addresses of the interface."""
+        return [
+            Route("/api/runs", self._runs),
+            *(Route(f"/api/{name}", partial(self._told, name, teller)) for name, teller in self._tellers.items()),
+        ]
+
+    async def _runs(self, request: Request) -> Response:
+        return await self._answered(
+            lambda: Message({"runs": [{"key": run.key} for run in self._shelf.runs()]}).packed()
+        )
+
+    async def _told(self, name: str, teller: Teller, request: Request) -> Response:
+        asked = Asked(dict(request.query_params))
+
+        def answer() -> tuple[str, bytes]:
+            own = self._shelf.recording(asked.text("run"))
+            key = name, id(own), tuple(sorted(asked.given.items()))
+            return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
+
+        return await self._answered(answer)
+
+    async def _answered(self, answer: Callable[[], tuple[str, bytes]]) -> Response:
+        """Compute an answer in a thread; what cannot be answered says why."""
+        self._turn = self._turn or CapacityLimiter(AT_ONCE)
+        try:
+            kind, body = await to_thread.run_sync(answer, limiter=self._turn)
+        except InputError as error:
+            return _refusal(400, str(error))
+        except WherefromError as error:
+            return _refusal(422, str(error))
+        except Exception:  # a fault of ours: the page gets a sentence, who started the server the whole of it
+            traceback.print_exc(file=sys.stderr)
+            return _refusal(500, "The explorer failed at this; where it was started stands why.")
+        return Response(body, media_type=kind, headers={"cache-control": "no-store"})
+
+    def _tile(self, own: Recording, asked: Asked) -> Message:
+        index, head = asked.number("call"), asked.number("head")
+        call = told.call_of(own, index)
+        map_ = self._maps.get((id(own), index, head), lambda: HeadMap(call, head), lambda _: 1)
+        return told.tile(map_, *map(asked.number, ("level", "row", "column")), of=asked.text("of"))
+
+
+def _chosen(own: Recording, asked: Asked) -> told.Chosen:
+    call, head = asked.number_or_all("call"), asked.number_or_all("head")
+    return told.Chosen.of(own, call, head, asked.number("like", 0))
+
+
+def _refusal(status: int, sentence: str) -> Response:
+    body = json.dumps({"error": sentence}, ensure_ascii=False).encode()
+    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def explorer(shelf: Shelf, *, port: int, names: tuple[str, ...] | None = None, token: str | None = None) -> Guard:
+    """Return the explorer as an ASGI application.
+
+    Args:
+        shelf: the recordings that it shows.
+        port: that it will be asked at.
+        names: hosts that it may be called by; this machine alone unless given.
+        token: asked for where it is not None.
+    """
+    files = {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.is_file()}
+
+    async def page(request: Request) -> Response:
+        path = files.get(request.path_params.get("path") or "index.html")  # looked up: no path is made of an address
+        if path is None:
+            return _refusal(404, "There is no such page.")
+        lasting = "max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache"
+        return FileResponse(path, headers={"cache-control": lasting})
+
+    routes = [*Explorer(shelf).routes(), Route("/", page), Route("/{path:path}", page)]
+    app: Any = Starlette(routes=routes)
+    return Guard(app, port, token=token) if names is None else Guard(app, port, names, token)

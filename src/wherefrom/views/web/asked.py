@@ -1,0 +1,65 @@
+"""What the page asked for, read out of an address (floor 6): whole numbers and names, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wherefrom.errors import InputError
+from wherefrom.readable import readable
+
+ALL = "all"
+MOST_TEXT = 1000
+"""Characters of a name or of what is looked for."""
+DIGITS = 9
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of a request.
+
+    Args:
+        given: as they stand in the address; of one that stands there twice the last.
+    """
+
+    given: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """Return a parameter as it stands.
+
+        Raises:
+            InputError: it is not there, or too long.
+        """
+        if name not in self.given:
+            raise self._refused(name, "a value", "none")
+        value = self.given[name]
+        if len(value) > MOST_TEXT:
+            raise self._refused(name, f"at most {MOST_TEXT:,} characters", f"{len(value):,}")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """Return a whole number from 0.
+
+        Raises:
+            InputError: it is none, or not there and has no default.
+        """
+        if default is not None and name not in self.given:
+            return default
+        value = self.text(name)
+        if not (value.isascii() and value.isdigit() and len(value) <= DIGITS):
+            raise self._refused(name, "a whole number from 0", readable(value)[:40])
+        return int(value)
+
+    def number_or_all(self, name: str) -> int | None:
+        """Return a whole number, or None for "all".
+
+        Raises:
+            InputError: it is neither.
+        """
+        return None if self.given.get(name) == ALL else self.number(name)
+
+    @staticmethod
+    def _refused(name: str, expected: str, given: str) -> InputError:
+        return InputError(
+            f'"{name}" in the address', expected=expected, given=given, way_out="Go back to the list of recordings."
+        )

@@ -1,0 +1,147 @@
+"""Who is let in (floor 6): the page that this server gave out, on this machine, and nobody else.
+
+A page of another site can make a browser ask a server on this machine (and, by a name that it turns into this machine's
+address, read the answer). So a request is answered only if it names this server itself as its host, and if no other
+site is its origin. Beyond this machine's own address a token is asked for as well, once: it is then a cookie.
+
+The policy that goes out with every answer lets the page load scripts, styles and data from here alone, run none that
+stands in a text, and be framed by nobody.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MOST_BODY = 64 * 1024
+"""Bytes of a request's body."""
+MOST_QUERY = 8 * 1024
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+COOKIE = "wherefrom-token"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Lets requests through to an application, or answers them itself with a sentence.
+
+    Args:
+        app: what is guarded.
+        port: that the server listens on.
+        names: hosts that it may be called by, such as "127.0.0.1".
+        token: asked for where it is not None.
+    """
+
+    app: App
+    port: int
+    names: tuple[str, ...] = LOOPBACK
+    token: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _say(send, *refusal)
+            return
+        if self.token is not None and not self._knows_token(headers):
+            await self._ask_for_token(scope, send)
+            return
+
+        async def with_policy(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        await self.app(scope, _bounded(receive), with_policy)
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str] | None:
+        """Return the status and the sentence of a request that is not answered."""
+        hosts = {f"{name}:{self.port}" for name in self.names} | ({*self.names} if self.port == 80 else set())
+        if headers.get(b"host", "").lower() not in hosts:
+            return 421, f"This server answers to {', '.join(sorted(hosts))} alone."
+        origin = headers.get(b"origin")
+        if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
+            return 403, "Pages of other sites are not answered."
+        if headers.get(b"sec-fetch-site", "none") not in ("none", "same-origin"):
+            return 403, "Pages of other sites are not answered."
+        if len(scope.get("query_string", b"")) > MOST_QUERY:
+            return 414, f"Expected an address of at most {MOST_QUERY:,} bytes."
+        size = headers.get(b"content-length", "0")
+        if not size.isdigit() or int(size) > MOST_BODY:
+            return 413, f"Expected at most {MOST_BODY:,} bytes."
+        return None
+
+    def _knows_token(self, headers: dict[bytes, str]) -> bool:
+        try:
+            given = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return given is not None and hmac.compare_digest(given.value.encode(), str(self.token).encode())
+
+    async def _ask_for_token(self, scope: Scope, send: Send) -> None:
+        """Take the token from the address into a cookie, and the address back to what it is without; or refuse."""
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        if scope["path"] != "/" or not hmac.compare_digest(given.encode(), str(self.token).encode()):
+            await _say(send, 401, "Expected the address with its token, as it was printed when the server started.")
+            return
+        cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 303, "headers": [*headers, *HEADERS]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Return what receives a body, and stops one that is longer than it may be."""
+    left = MOST_BODY
+
+    async def bounded() -> MutableMapping[str, Any]:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return bounded
+
+
+async def _say(send: Send, status: int, sentence: str) -> None:
+    body = sentence.encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *HEADERS]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,462 @@
+"""What the page is told of a recording (floor 6): every number from the questions, nothing computed here.
+
+Each function takes a recording and plain values, and returns a message. Positions, layers and heads are true numbers;
+what a recording does not keep is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wherefrom.checks import check_index
+from wherefrom.errors import InputError
+from wherefrom.passages import passages
+from wherefrom.questions import column_of_weights, row_of_weights, window_of_weights
+from wherefrom.questions import heads as heads_of
+from wherefrom.questions.asked import exactness_of, sink_share
+from wherefrom.questions.exact import Masked, permitted_pairs
+from wherefrom.questions.kinds import kind_of
+from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap
+from wherefrom.questions.moved import lengths_of, moved
+from wherefrom.questions.scanned import scan
+from wherefrom.questions.worked import worked_row
+from wherefrom.readable import readable
+from wherefrom.recording import Call, Recording, is_numbered
+from wherefrom.spans import Tokens
+from wherefrom.views.web.wire import Message
+
+Lens = Literal["weight", "moved"]
+LENSES = ("weight", "moved")
+MOST_TOKENS, MOST_PLACES, MOST_LIKELY = 4096, 1000, 5
+THUMB = 32
+"""Blocks along a side of a head's thumbnail, at most."""
+MEANING = {
+    "weight": "share of the destination's row",
+    "moved": "length of what is added to the residual stream, |a W_O v|",
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Whose rows are asked about: heads of calls over the same positions.
+
+    Attributes:
+        pairs: calls, and heads of each by their true numbers.
+    """
+
+    pairs: tuple[tuple[Call, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, recording: Recording, call: int | None, head: int | None, like: int) -> Chosen:
+        """Return one head, all heads of a call, or of every call of the same kind and part as another.
+
+        Raises:
+            InputError: no such call or head; calls over different positions.
+        """
+        one = call_of(recording, like if call is None else call)
+        if call is not None:
+            return cls(((one, one.head_numbers if head is None else (_kept(one, head),)),))
+        alike = [own for own in recording.calls_of(one.kind, one.part) if own.repeat == one.repeat]
+        sizes = (one.destinations, one.sources)
+        if any((own.destinations, own.sources) != sizes for own in alike):
+            raise InputError(
+                "the layers",
+                expected="calls that all go over the same positions",
+                given="some that do not",
+                way_out="Choose one layer.",
+            )
+        return cls(tuple((own, own.head_numbers) for own in alike))
+
+    @property
+    def heads(self) -> int:
+        """How many there are."""
+        return sum(len(heads) for _, heads in self.pairs)
+
+
+def call_of(recording: Recording, index: int) -> Call:
+    """Return a call by its place in the recording.
+
+    Raises:
+        InputError: there is none.
+    """
+    return recording.calls[check_index("call", index, len(recording.calls))]
+
+
+def _kept(call: Call, head: int) -> int:
+    return call.head_numbers[call.place_of_head(head)]
+
+
+def about(key: str, recording: Recording) -> Message:
+    """Return what there is in a recording: its model, texts, layers, calls and gaps."""
+    texts = _texts(recording)
+    calls = [_call_facts(index, call, recording, texts) for index, call in enumerate(recording.calls)]
+    stored = next((call.stored.format for call in recording.calls if call.stored is not None), None)
+    checked = sum(bool(call.checks) for call in recording.calls)
+    facts = {
+        "key": key,
+        "model": {**vars(recording.model)},
+        "texts": [{"tokens": len(text), "numbered": is_numbered(text)} for text in texts],
+        "calls": calls,
+        "layers": list(_layers(recording)),
+        "gaps": [f"{gap.name}: {gap.what}" for gap in recording.gaps],
+        "written_from": recording.written_from,
+        "seconds": round(recording.seconds, 3),
+        "predictions": len(recording.predictions),
+        "checks": f"{checked} of {len(calls)} calls",
+        "stored": stored,
+        "default": _default(recording),
+    }
+    return Message(facts)
+
+
+def _texts(recording: Recording) -> list[Tokens]:
+    """Return the texts that calls go over: the recording's own, an encoder's, and numbered positions of others."""
+    found = [recording.tokens, *([] if recording.source is None else [recording.source])]
+    for call in recording.calls:
+        for text in recording.texts_of(call):
+            if is_numbered(text) and not any(is_numbered(own) and len(own) == len(text) for own in found):
+                found.append(text)
+    return found
+
+
+def _text_number(texts: Sequence[Tokens], text: Tokens) -> int:
+    for number, own in enumerate(texts):
+        if own is text or (is_numbered(own) and is_numbered(text) and len(own) == len(text)):
+            return number
+    raise AssertionError("every call goes over one of the texts")
+
+
+def _call_facts(index: int, call: Call, recording: Recording, texts: Sequence[Tokens]) -> dict[str, Any]:
+    return {
+        "index": index,
+        "layer": call.layer,
+        "name": readable(call.name),
+        "kind": call.kind,
+        "part": call.part,
+        "repeat": call.repeat,
+        "heads": list(call.head_numbers),
+        "all_heads": call.all_heads,
+        "destinations": call.destinations,
+        "sources": call.sources,
+        "of": [_text_number(texts, text) for text in recording.texts_of(call)],
+        "all_rows": call.all_rows,
+        "rows": len(call.rows),
+        "mask": call.mask.describe(),
+        "window": call.mask.window,
+        "softcap": call.softcap,
+        "sinks": "sinks" in call.shapes,
+        "bias": "bias" in call.shapes,
+        "output": "output" in call.shapes,
+        "kernel": call.kernel,
+        "levels": HeadMap(call, call.head_numbers[0]).levels,
+        "checked": bool(call.checks),
+    }
+
+
+def _layers(recording: Recording) -> Any:
+    """Yield every layer of every part with its calls, or why it has none."""
+    parts = list(dict.fromkeys(call.part for call in recording.calls)) or [recording.model.part]
+    for part in parts:
+        gaps = recording.gaps_of(part)
+        for layer in range(recording.layers_of(part)):
+            own = [index for index, call in enumerate(recording.calls) if (call.part, call.layer) == (part, layer)]
+            gap = None if layer not in gaps else f"{gaps[layer].what} in {gaps[layer].name}"
+            yield {"part": part, "layer": layer, "call": own, "gap": gap if own or gap else "not recorded"}
+
+
+def _default(recording: Recording) -> dict[str, int]:
+    """Return what is shown first: the last position, in a middle layer, whose heads mostly do more than rest."""
+    alike = recording.calls_of() or list(recording.calls)
+    if not alike:
+        return {"call": 0, "destination": 0}
+    call = alike[len(alike) // 2]
+    index = next(index for index, own in enumerate(recording.calls) if own is call)
+    return {"call": index, "destination": int(call.rows[-1])}
+
+
+def tokens(recording: Recording, text: int, start: int, count: int) -> Message:
+    """Return some tokens of a text, and what was predicted at them.
+
+    Raises:
+        InputError: no such text or position.
+    """
+    texts = _texts(recording)
+    chosen = texts[check_index("text", text, len(texts))]
+    first = check_index("position", start, len(chosen) + 1)
+    some = chosen[first : min(first + min(count, MOST_TOKENS), len(chosen))]
+    end = chosen[first - 1].span[1] if first else 0
+    shown = []
+    for token in some:
+        shown.append([token.label, chosen.text[max(end, token.span[0]) : token.span[1]]])
+        end = max(end, token.span[1])
+    facts = {
+        "start": first,
+        "tokens": shown,
+        "predicted": list(_predicted(recording, first, first + len(some))) if text == 0 else [],
+    }
+    return Message(facts, {"ids": np.array([token.id for token in some], np.int32)})
+
+
+def _predicted(recording: Recording, start: int, stop: int) -> Any:
+    """Yield the kept predictions of some positions: the likeliest tokens, and how likely the one that came was."""
+    for own in recording.predictions:
+        if start <= own.position < stop:
+            labels = own.labels or tuple(f"id {number}" for number in own.ids)
+            likely = zip(labels[:MOST_LIKELY], own.log_probabilities[:MOST_LIKELY], strict=True)
+            came = None if own.next_log_probability is None else math.exp(own.next_log_probability)
+            yield [own.position, [[label, math.exp(log_p)] for label, log_p in likely], came]
+
+
+def find(recording: Recording, text: int, query: str) -> Message:
+    """Return where a text stands in another, as ranges of tokens; small and capital letters are the same.
+
+    Raises:
+        InputError: nothing to look for, or a text without words.
+    """
+    texts = _texts(recording)
+    chosen = texts[check_index("text", text, len(texts))]
+    if not query.strip():
+        way_out = "Type a word."
+        raise InputError("what is looked for", expected="some text", given="nothing", way_out=way_out)
+    spans = [token.span for token in chosen]
+    starts, ends = (np.array([span[side] for span in spans]) for side in (0, 1))
+    places: list[list[int]] = []
+    at, small, wanted = -1, chosen.text.lower(), query.lower()
+    exact = len(small) == len(chosen.text)  # a few letters are two when they are small: then as it is typed
+    small, wanted = (small, wanted) if exact else (chosen.text, query)
+    while len(places) <= MOST_PLACES:
+        at = small.find(wanted, at + 1)
+        if at < 0:
+            break
+        inside = np.flatnonzero((starts < at + len(wanted)) & (ends > at))
+        if len(inside):
+            places.append([int(inside[0]), int(inside[-1]) + 1])
+    return Message({"places": places[:MOST_PLACES], "more": len(places) > MOST_PLACES})
+
+
+def units(recording: Recording, text: int, by: str) -> Message:
+    """Return which word, sentence, line or paragraph each token is in.
+
+    Raises:
+        InputError: no such text or unit.
+    """
+    texts = _texts(recording)
+    chosen = texts[check_index("text", text, len(texts))]
+    owners = np.full(len(chosen), -1, np.int32)
+    for number, passage in enumerate(passages(chosen, by)):
+        owners[passage.start : passage.stop] = number
+    return Message({}, {"owners": owners})
+
+
+def heads(recording: Recording, index: int) -> Message:
+    """Return what kind each head of a call is, its figures, and its map in a few blocks.
+
+    Raises:
+        InputError: no such call.
+    """
+    call = call_of(recording, index)
+    try:
+        answer = heads_of(recording, layer=call.layer, part=call.part, repeat=call.repeat)
+    except InputError as error:
+        if call.kind == "self" and call.all_rows:
+            raise
+        return Message({"heads": list(call.head_numbers), "whole": False, "why_not": str(error)})
+    names = [column.name for column in answer.columns if column.name not in ("layer", "head", "repeat")]
+    rows = [dict(zip([column.name for column in answer.columns], row, strict=True)) for row in answer.rows]
+    kinds = [kind_of({name: _number(row.get(name)) for name in names}) for row in rows]
+    zoom = scan(recording, call.layer, ("zoom",), kind=call.kind, part=call.part, repeat=call.repeat).zoom
+    level = next(level for level in zoom if max(level.largest.shape[1:]) <= THUMB)
+    figures = [[_number(row[name]) for name in names] for row in rows]
+    facts = {
+        "heads": list(call.head_numbers),
+        "figures": names,
+        "kinds": [kind.name for kind in kinds],
+        "why": [kind.why for kind in kinds],
+        "blocks": level.block,
+        "whole": True,
+        "why_not": None,
+    }
+    return Message(
+        facts,
+        {
+            "figures": np.array(figures, np.float32),
+            "thumbs": level.largest.filled(np.nan).astype(np.float32),
+        },
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def row(recording: Recording, chosen: Chosen, destination: int, lens: str) -> Message:
+    """Return what a destination reads of every source: by weight the mean over heads, moved is added up.
+
+    Raises:
+        InputError: a destination that is not kept, an unknown lens, a recording without output projections.
+    """
+    require_lens(lens)
+    total, permitted, counted, sinks = _Sum.empty(chosen, 1), None, 0, []
+    for call, own in chosen.pairs:
+        every = row_of_weights(call, destination)
+        places = [call.place_of_head(head) for head in own]
+        for head, values in zip(own, every[places], strict=True):
+            if np.ma.getmaskarray(values).all():
+                continue
+            counted += 1
+            total.add(values, call, head, lens)
+            one = permitted_pairs(call, head, range(destination, destination + 1), range(call.sources))[0]
+            permitted = one if permitted is None else permitted | one
+            if call.sinks is not None:
+                sinks.append(float(np.sum(sink_share(call, head, range(destination, destination + 1)))))
+    return total.message(lens, permitted, counted, np.mean(sinks).item() if sinks else None)
+
+
+def column(recording: Recording, chosen: Chosen, source: int, lens: str) -> Message:
+    """Return who reads a source; see `row`. A destination that was not recorded has 2 instead of "permitted".
+
+    Raises:
+        InputError: no such source, an unknown lens, a recording without output projections.
+    """
+    require_lens(lens)
+    total, permitted, counted = _Sum.empty(chosen, 0), None, 0
+    for call, own in chosen.pairs:
+        check_index("source", source, call.sources)
+        every = column_of_weights(call, source)
+        for head in own:
+            counted += 1
+            values = np.ma.MaskedArray(np.zeros(call.destinations), mask=True)
+            values[call.rows] = every[call.place_of_head(head)]
+            total.add(values, call, head, lens, source)
+            one = np.full(call.destinations, 2, np.uint8)
+            for start, stop in _runs(call):
+                one[start:stop] = permitted_pairs(call, head, range(start, stop), range(source, source + 1))[:, 0]
+            permitted = one if permitted is None else np.maximum(permitted, one)
+    return total.message(lens, permitted, counted, None)
+
+
+def _runs(call: Call) -> Any:
+    """Yield the runs of neighbouring destinations that were recorded."""
+    rows = call.rows
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+        if len(run):
+            yield int(run[0]), int(run[-1]) + 1
+
+
+@dataclass
+class _Sum:
+    """Values of several heads, added up."""
+
+    values: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, chosen: Chosen, axis: int) -> _Sum:
+        call = chosen.pairs[0][0]
+        return cls(np.zeros((call.destinations, call.sources)[axis]))
+
+    def add(self, weights: Masked, call: Call, head: int, lens: str, source: int | None = None) -> None:
+        """Add a head's row, or its column of a source."""
+        if lens == "weight":
+            self.values += weights.filled(0.0)
+            return
+        lengths = lengths_of(call, head)
+        self.values += (moved(weights, lengths) if source is None else weights * lengths[source]).filled(0.0)
+
+    def message(self, lens: str, permitted: Any, counted: int, sink: float | None) -> Message:
+        """Return the mean of weights, the sum of what is moved."""
+        values = self.values / max(counted, 1) if lens == "weight" else self.values
+        best = int(values.argmax()) if counted else 0
+        facts = {
+            "unit": "share" if lens == "weight" else "length",
+            "meaning": MEANING[lens] + (f", mean over {counted} heads" if lens == "weight" and counted > 1 else ""),
+            "empty": not counted,
+            "heads": counted,
+            "sink": sink,
+            "largest": {"at": best, "value": float(values[best])} if counted else None,
+        }
+        shown = np.zeros(len(values), np.uint8) if permitted is None else permitted.astype(np.uint8)
+        return Message(facts, {"values": values.astype(np.float32), "permitted": shown})
+
+
+def require_lens(lens: str) -> None:
+    """Refuse a lens that a recording alone has not.
+
+    Raises:
+        InputError: it is another.
+    """
+    if lens not in LENSES:
+        raise InputError("the lens", expected=" or ".join(LENSES), given=readable(lens)[:40], way_out="Choose one.")
+
+
+def tile(map_: HeadMap, level: int, row: int, column: int, *, of: str) -> Message:
+    """Return a piece of a head's map: the largest or the mean weight of each block.
+
+    Raises:
+        InputError: no such level or tile, or another statistic.
+    """
+    if of not in ("largest", "mean"):
+        raise InputError("the statistic", expected="largest or mean", given=readable(of)[:40], way_out="Choose one.")
+    piece = map_.tile(level, row, column)
+    facts = {
+        "block": piece.block,
+        "destinations": [piece.destinations.start, piece.destinations.stop],
+        "sources": [piece.sources.start, piece.sources.stop],
+        "exact": piece.exactness,
+    }
+    return Message(facts, {"values": piece.largest if of == "largest" else piece.mean, "marks": piece.marks})
+
+
+def pair(recording: Recording, index: int, head: int, destination: int, source: int) -> Message:
+    """Return one weight, exactly.
+
+    Raises:
+        InputError: no such call, head or position.
+    """
+    call = call_of(recording, index)
+    place = call.place_of_head(head)
+    check_index("source", source, call.sources)
+    check_index("destination", destination, call.destinations)
+    at, to = range(destination, destination + 1), range(source, source + 1)
+    if destination not in call.rows:
+        return Message({"weight": None, "score": None, "moved": None, "mark": NOT_RECORDED})
+    lse = float(call.lse[place, call.place_of_row(destination)])
+    if np.isneginf(lse):
+        return Message({"weight": None, "score": None, "moved": None, "mark": EMPTY})
+    if not permitted_pairs(call, head, at, to)[0, 0]:
+        return Message({"weight": 0.0, "score": None, "moved": 0.0, "mark": NOT_PERMITTED})
+    weight = float(window_of_weights(call, head, at, to)[0, 0])
+    length = None if "output" not in call.shapes else weight * float(lengths_of(call, head)[source])
+    score = math.log(weight) + lse if weight > 0 else None
+    return Message({"weight": weight, "score": score, "moved": length, "mark": WEIGHTS})
+
+
+def numbers(recording: Recording, index: int, head: int, destination: int, *, top: int) -> Message:
+    """Return a row worked through: scores, softmax, weighted sum, and the sums that have to hold.
+
+    Raises:
+        InputError: no such call, head or destination.
+    """
+    call = call_of(recording, index)
+    found = worked_row(call, head, destination, top=min(top, 64))
+    if found is None:
+        return Message({"empty": True})
+    check = max((own.output_error for own in call.checks), default=None)
+    facts = {
+        "empty": False,
+        "scale": call.scale,
+        "softcap": call.softcap,
+        "lse": found.lse,
+        "sink": found.sink,
+        "sources": found.sources.tolist(),
+        "rest": {"count": found.others, "weight": found.rest_weight},
+        "off": {"sum": found.off, "output": check},
+        "exact": exactness_of([call]),
+    }
+    names = ("q", "k", "v", "products", "scores", "weights", "parts", "rest", "output")
+    return Message(facts, {name: np.asarray(getattr(found, name)).astype(np.float32) for name in names})

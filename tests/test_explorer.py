@@ -1,0 +1,330 @@
+"""The explorer's answers against the questions in Python, and who is let in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_arrays
+from starlette.testclient import TestClient
+
+import wherefrom
+from by_hand import MASKS, keeping, random_call, recording_of
+from wherefrom import InputError, save_recording
+from wherefrom.questions import column_of_weights, row_of_weights
+from wherefrom.questions.maps import HeadMap
+from wherefrom.questions.worked import worked_row
+from wherefrom.recording import Recording
+from wherefrom.views.web.app import explorer
+from wherefrom.views.web.kept import Kept
+from wherefrom.views.web.shelf import Shelf
+
+PORT = 8765
+HOST = f"127.0.0.1:{PORT}"
+HOSTILE = "a</b>\u05d0"
+
+
+def client(shelf: Shelf, **how: Any) -> TestClient:
+    return TestClient(explorer(shelf, port=PORT, **how), base_url=f"http://{HOST}")
+
+
+@pytest.fixture
+def recording() -> Recording:
+    causal = MASKS["causal"]
+    return recording_of(random_call(causal), random_call(MASKS["window of 3"], layer=1, seed=5), letters="abcabca")
+
+
+@pytest.fixture
+def page(recording: Recording) -> Iterator[TestClient]:
+    with client(Shelf([("hand", recording)])) as made:
+        yield made
+
+
+def arrays(answer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The facts and the arrays of an answer, read as the page reads them."""
+    assert answer.status_code == 200, answer.text
+    size = int.from_bytes(answer.content[:8], "little")
+    header = json.loads(answer.content[8 : 8 + size])
+    found = load_arrays(answer.content)
+    for name, array in found.items():
+        start, _ = header[name]["data_offsets"]
+        assert (8 + size + start) % array.dtype.itemsize == 0  # a typed array can lie on it
+    return json.loads(header["__metadata__"]["facts"]), found
+
+
+def test_what_there_is(page: TestClient, recording: Recording) -> None:
+    assert page.get("/api/runs").json() == {"runs": [{"key": "hand"}]}
+    facts = page.get("/api/run", params={"run": "hand"}).json()
+    assert facts["model"]["name"] == "by hand"
+    assert facts["texts"] == [{"tokens": 7, "numbered": False}]
+    assert [(call["layer"], call["heads"], call["window"]) for call in facts["calls"]] == [
+        (0, [0, 1, 2, 3, 4, 5], None),
+        (1, [0, 1, 2, 3, 4, 5], 3),
+    ]
+    assert [(own["layer"], own["call"], own["gap"]) for own in facts["layers"]] == [(0, [0], None), (1, [1], None)]
+    assert facts["default"] == {"call": 1, "destination": 6}
+    assert facts["checks"] == "0 of 2 calls"
+
+
+@pytest.mark.parametrize("head", [0, 5])
+@pytest.mark.parametrize("call", [0, 1])
+def test_rows_and_columns_are_those_of_python(page: TestClient, recording: Recording, call: int, head: int) -> None:
+    asked = {"run": "hand", "call": call, "head": head, "lens": "weight"}
+    for at in range(7):
+        facts, found = arrays(page.get("/api/row", params={**asked, "destination": at}))
+        expected = row_of_weights(recording.calls[call], at)[head]
+        assert np.allclose(found["values"], expected, atol=1e-7)
+        assert (facts["heads"], facts["empty"], facts["sink"]) == (1, False, None)
+        assert facts["largest"] == {"at": int(expected.argmax()), "value": pytest.approx(float(expected.max()))}
+        assert np.array_equal(found["permitted"] == 1, expected > 0)
+        facts, found = arrays(page.get("/api/column", params={**asked, "source": at}))
+        expected = column_of_weights(recording.calls[call], at)[head]
+        assert np.allclose(found["values"], expected, atol=1e-7)
+        assert np.array_equal(found["permitted"] == 1, expected > 0)
+
+
+def test_all_heads_are_the_mean_over_them(page: TestClient, recording: Recording) -> None:
+    for call, own in ((1, [recording.calls[1]]), ("all", recording.calls)):
+        asked = {"run": "hand", "call": call, "like": 0, "head": "all", "lens": "weight", "destination": 6}
+        facts, found = arrays(page.get("/api/row", params=asked))
+        rows = np.concatenate([row_of_weights(one, 6) for one in own])
+        assert np.allclose(found["values"], rows.mean(axis=0), atol=1e-7)
+        assert facts["heads"] == len(rows)
+        assert f"mean over {len(rows)} heads" in facts["meaning"]
+
+
+def test_tiles_are_those_of_the_map(page: TestClient, recording: Recording) -> None:
+    for of, name in (("largest", "largest"), ("mean", "mean")):
+        asked = {"run": "hand", "call": 1, "head": 2, "level": 0, "row": 0, "column": 0, "of": of}
+        facts, found = arrays(page.get("/api/tile", params=asked))
+        expected = HeadMap(recording.calls[1], 2).tile(0, 0, 0)
+        assert np.array_equal(found["values"], getattr(expected, name), equal_nan=True)
+        assert np.array_equal(found["marks"], expected.marks)
+        assert (facts["block"], facts["destinations"], facts["sources"]) == (1, [0, 7], [0, 7])
+        assert set(np.unique(found["marks"])) == {0, 1}
+
+
+def test_one_weight_is_exact_and_what_is_none_says_why(recording: Recording) -> None:
+    kept = recording_of(keeping(random_call(MASKS["padding before"]), [1, 4], [0, 3, 6]), letters="abcdefg")
+    with client(Shelf([("kept", kept)])) as page:
+        asked = {"run": "kept", "call": 0, "head": 4}
+
+        def pair(destination: int, source: int) -> Any:
+            return page.get("/api/pair", params={**asked, "destination": destination, "source": source}).json()
+
+        row = row_of_weights(kept.calls[0], 6)[1]
+        found = pair(6, 3)
+        assert found["weight"] == pytest.approx(float(row[3]), rel=1e-12)
+        assert found["mark"] == 0
+        lse = float(kept.calls[0].lse[1, 2])
+        assert found["score"] == pytest.approx(np.log(float(row[3])) + lse)
+        assert (pair(3, 5)["mark"], pair(3, 5)["weight"]) == (1, 0.0)
+        assert (pair(0, 0)["mark"], pair(0, 0)["weight"]) == (2, None)
+        assert (pair(5, 2)["mark"], pair(5, 2)["weight"]) == (3, None)
+        refused = page.get("/api/pair", params={**asked, "head": 2, "destination": 6, "source": 3})
+        assert refused.status_code == 400
+        assert "expected one of those that the recording keeps" in refused.json()["error"]
+        _, found = arrays(page.get("/api/column", params={**asked, "source": 2, "lens": "weight"}))
+        assert found["permitted"].tolist() == [0, 2, 2, 1, 2, 2, 1]
+
+
+def test_numbers_are_the_row_worked_through(page: TestClient, recording: Recording) -> None:
+    asked = {"run": "hand", "call": 0, "head": 3, "destination": 5, "sources": 2}
+    facts, found = arrays(page.get("/api/numbers", params=asked))
+    expected = worked_row(recording.calls[0], 3, 5, top=2)
+    assert expected is not None
+    for name, array in found.items():
+        assert np.allclose(array, getattr(expected, name), rtol=1e-6)
+    assert facts["sources"] == expected.sources.tolist()
+    assert facts["rest"] == {"count": 4, "weight": pytest.approx(expected.rest_weight)}
+    assert facts["off"]["sum"] < 1e-5
+
+
+def test_heads_have_a_kind_figures_and_a_thumbnail(page: TestClient, recording: Recording) -> None:
+    facts, found = arrays(page.get("/api/heads", params={"run": "hand", "call": 0}))
+    answer = wherefrom.heads(recording, layer=0)
+    first = facts["figures"].index("first")
+    assert np.allclose(found["figures"][:, first], [row["first"] for row in answer], atol=1e-6)
+    assert len(facts["kinds"]) == len(facts["why"]) == 6
+    weights = np.stack([np.asarray(row_of_weights(recording.calls[0], at)) for at in range(7)], axis=1)
+    assert facts["blocks"] == 1
+    assert np.allclose(np.nan_to_num(found["thumbs"]), weights, atol=1e-5)
+    assert np.isnan(found["thumbs"][0, 0, 1])
+
+
+def test_the_text_comes_back_whole_however_hostile(tmp_path: Path) -> None:
+    text = "</script><img src=x onerror=alert(1)> \u05d0\u200b\U0001f642中"
+    tokenizer = wherefrom.load().tokenizer
+    tokens = tokenizer.encode(text)
+    call = random_call(MASKS["causal"], length=len(tokens))
+    made = Recording(recording_of(random_call(MASKS["causal"])).model, tokens, (call,), (), None, 0.0)
+    with client(Shelf([(HOSTILE, made)])) as page:
+        facts, found = arrays(page.get("/api/tokens", params={"run": HOSTILE, "start": 0, "count": 4096}))
+        assert "".join(own for _, own in facts["tokens"]) == text
+        assert found["ids"].tolist() == list(tokens.ids)
+        assert all(label.replace("\u200e", "").isprintable() for label, _ in facts["tokens"])
+        part, _ = arrays(page.get("/api/tokens", params={"run": HOSTILE, "start": 3, "count": 4}))
+        assert part["tokens"] == facts["tokens"][3:7]
+        for query, expected in (("SCRIPT", 1), ("中", 1), ("nowhere", 0)):
+            places = page.get("/api/find", params={"run": HOSTILE, "query": query}).json()["places"]
+            assert len(places) == expected
+            for start, stop in places:
+                inside = text[tokens[start].span[0] : tokens[stop - 1].span[1]]
+                assert query.lower() in inside.lower()
+        _, found = arrays(page.get("/api/units", params={"run": HOSTILE, "by": "word"}))
+        assert len(found["owners"]) == len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("/api/run", '"run" in the address: expected a value, got none'),
+        ("/api/run?run=other", "the recording: expected one that is shown here, got other"),
+        ("/api/run?run=../../etc/passwd", "the recording: expected one that is shown here"),
+        ("/api/row?run=hand&call=7&head=0&destination=0&lens=weight", "the call: expected a whole number from 0 to 1"),
+        (
+            "/api/row?run=hand&call=0&head=-1&destination=0&lens=weight",
+            '"head" in the address: expected a whole number',
+        ),
+        ("/api/row?run=hand&call=0&head=0&destination=0&lens=guess", "the lens: expected weight or moved, got guess"),
+        ("/api/row?run=hand&call=0&head=0&destination=0&lens=moved", "moved: expected a recording that keeps"),
+        ("/api/row?run=hand&call=0&head=0&destination=9999999999&lens=weight", "expected a whole number from 0"),
+        ("/api/tile?run=hand&call=0&head=0&level=9&row=0&column=0&of=mean", "the level: expected a whole number"),
+        (
+            "/api/tile?run=hand&call=0&head=0&level=0&row=0&column=0&of=median",
+            "the statistic: expected largest or",
+        ),
+        ("/api/find?run=hand&query=%20", "what is looked for: expected some text"),
+        ("/api/units?run=hand&by=verse", "word"),
+        (f"/api/find?run=hand&query={'x' * 1001}", '"query" in the address: expected at most 1,000 characters'),
+    ],
+)
+def test_what_means_nothing_is_refused_in_a_sentence(page: TestClient, address: str, said: str) -> None:
+    answer = page.get(address)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert "Traceback" not in answer.text
+
+
+def test_a_broken_recording_is_a_sentence_and_others_stay(recording: Recording, tmp_path: Path) -> None:
+    good = save_recording(recording, tmp_path / "good.wherefrom")
+    bad = (
+        save_recording(recording, tmp_path / "deep" / "bad.wherefrom") if (tmp_path / "deep").mkdir() is None else None
+    )
+    assert bad is not None
+    (bad / "recording.json").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to(Path("/etc"))
+    with client(Shelf(folder=tmp_path)) as page:
+        assert [run["key"] for run in page.get("/api/runs").json()["runs"]] == ["deep/bad", "good"]
+        answer = page.get("/api/run", params={"run": "deep/bad"})
+        assert answer.status_code == 422
+        assert "recording.json" in answer.json()["error"]
+        assert page.get("/api/run", params={"run": "good"}).json()["model"]["name"] == "by hand"
+        save_recording(recording_of(random_call(MASKS["causal"]), letters="abcdefg"), good, overwrite=True)
+        assert len(page.get("/api/run", params={"run": "good"}).json()["calls"]) == 1  # the new one
+
+
+def test_a_folder_that_leads_out_is_not_followed(recording: Recording, tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    save_recording(recording, outside / "secret.wherefrom")
+    (inside / "out").symlink_to(outside)
+    (inside / "one.wherefrom").symlink_to(outside / "secret.wherefrom")
+    assert Shelf(folder=inside).runs() == []
+    with pytest.raises(InputError, match="the folder: expected one that is there"):
+        Shelf(folder=tmp_path / "nowhere")
+    with pytest.raises(InputError, match="the explorer: expected something to show, got nothing"):
+        Shelf()
+
+
+def test_two_of_one_name_are_told_apart(recording: Recording) -> None:
+    assert [run.key for run in Shelf([("a", recording), ("a", recording)]).runs()] == ["a", "a (2)"]
+
+
+def test_only_this_server_is_answered(page: TestClient) -> None:
+    assert page.get("/api/runs").status_code == 200
+    for headers, status in (
+        ({"host": "evil.example:8765"}, 421),
+        ({"host": "127.0.0.1:8766"}, 421),
+        ({"host": "127.0.0.1"}, 421),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"content-length": "99999999"}, 413),
+        ({"content-length": "-1"}, 413),
+        ({"origin": f"http://{HOST}"}, 200),
+        ({"host": f"localhost:{PORT}"}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
+    ):
+        assert page.get("/api/runs", headers=headers).status_code == status, headers
+    assert page.get("/api/runs?x=" + "y" * 9000).status_code == 414
+    assert page.post("/api/runs").status_code == 405
+
+
+@pytest.mark.parametrize("address", ["/api/runs", "/nowhere", "/api/run?run=other"])
+def test_every_answer_carries_the_policy(page: TestClient, address: str) -> None:
+    for headers in ({}, {"host": "evil.example"}):
+        answer = page.get(address, headers=headers)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in page.get("/../../etc/passwd").headers["content-security-policy"]
+
+
+def test_beyond_this_machine_a_token_is_asked_for(recording: Recording) -> None:
+    shelf = Shelf([("hand", recording)])
+    with TestClient(
+        explorer(shelf, port=PORT, names=("10.0.0.1",), token="s3cret"),
+        base_url=f"http://10.0.0.1:{PORT}",
+        follow_redirects=False,
+    ) as page:
+        assert page.get("/api/runs").status_code == 401
+        assert page.get("/?token=wrong").status_code == 401
+        assert page.get("/api/runs?token=s3cret").status_code == 401  # only the page takes it
+        taken = page.get("/?token=s3cret")
+        assert (taken.status_code, taken.headers["location"]) == (303, "/")
+        assert "HttpOnly" in taken.headers["set-cookie"]
+        assert "SameSite=Strict" in taken.headers["set-cookie"]
+        assert page.get("/api/runs").status_code == 200
+        assert page.get("/api/runs", headers={"host": f"127.0.0.1:{PORT}"}).status_code == 421
+
+
+def test_a_fault_is_no_stack_trace(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from wherefrom.views.web import told
+
+    monkeypatch.setattr(told, "about", lambda key, own: 1 / 0)
+    with client(Shelf([("hand", recording)])) as page:
+        answer = page.get("/api/run", params={"run": "hand"})
+    assert answer.status_code == 500
+    assert "ZeroDivisionError" not in answer.text
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_what_is_kept_is_bounded_and_made_once() -> None:
+    kept: Kept[bytes] = Kept(10)
+    made: list[int] = []
+
+    def ask(key: int, size: int) -> bytes:
+        def make() -> bytes:
+            made.append(key)
+            return bytes(size)
+
+        return kept.get(key, make, len)
+
+    for key, size in ((1, 4), (2, 4), (1, 4), (3, 4), (2, 4), (1, 4)):
+        assert len(ask(key, size)) == size
+        assert kept.held <= 10
+    assert made == [1, 2, 3, 2, 1]
+    ask(9, 11)
+    assert kept.held <= 10
+    ask(9, 11)
+    assert made[-2:] == [9, 9]

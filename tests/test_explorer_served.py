@@ -1,0 +1,121 @@
+"""The server as a process: where it listens, what a second one does, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from by_hand import MASKS, random_call, recording_of
+from wherefrom import InputError, save_recording
+from wherefrom.views.web.serve import open_place
+
+RUN = """
+import sys
+from pathlib import Path
+from wherefrom.views.web.serve import open_place, serve
+from wherefrom.views.web.shelf import Shelf
+place = open_place(port=int(sys.argv[2]))
+serve(Shelf([Path(sys.argv[1])]), place, ready=lambda: print(place.address, place.instead_of, flush=True))
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = recording_of(random_call(MASKS["causal"]), letters="abcabca")
+    return save_recording(made, tmp_path_factory.mktemp("served") / "hand.wherefrom")
+
+
+@contextmanager
+def served(file: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """Yield a server's process, its address, and the port it had wanted instead."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(file), str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        address, instead = process.stdout.readline().split()
+        yield process, address, instead
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_and_ends_in_order(file: Path, end: signal.Signals) -> None:
+    with served(file, 0) as (process, address, instead):
+        assert instead == "None"
+        assert ask(f"{address}api/runs") == b'{"runs":[{"key":"hand"}]}'
+        process.send_signal(end)
+        out, err = process.communicate(timeout=20)
+        assert err == ""
+        if end == signal.SIGINT:
+            assert (out, process.returncode) == ("ended\n", 0)
+        with pytest.raises(urllib.error.URLError):
+            ask(f"{address}api/runs")
+
+
+def test_a_second_one_takes_another_port_and_says_so(file: Path) -> None:
+    with served(file, 0) as (_, first, _):
+        port = int(first.split(":")[2].rstrip("/"))
+        with served(file, port) as (_, second, instead):
+            assert instead == str(port)
+            assert second != first
+            assert ask(f"{second}api/runs") == ask(f"{first}api/runs")
+
+
+def test_it_listens_on_this_machine_alone() -> None:
+    place = open_place(port=0)
+    try:
+        assert place.socket.getsockname()[0] == "127.0.0.1"
+        assert place.token is None
+        assert place.address == f"http://127.0.0.1:{place.port}/"
+        # the port is held, and not shared
+        other = socket.socket()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", place.port))
+        other.close()
+    finally:
+        place.socket.close()
+
+
+def test_beyond_it_there_is_a_token() -> None:
+    one, other = (open_place("0.0.0.0", 0) for _ in range(2))
+    try:
+        assert one.token is not None
+        assert len(one.token) >= 32
+        assert one.token != other.token
+        assert one.address.endswith(f"/?token={one.token}")
+    finally:
+        one.socket.close()
+        other.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"),
+    [
+        ("203.0.113.9", 0, "the address: expected one of this machine, got 203.0.113.9"),
+        ("no.such.name.invalid", 0, "the address: expected one of this machine"),
+        ("127.0.0.1", 70000, "the port: expected 0 to 65,535, got 70000"),
+        ("127.0.0.1", -1, "the port: expected"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(host: str, port: int, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        open_place(host, port)
