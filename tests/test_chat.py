@@ -78,7 +78,8 @@ def test_a_template_keeps_out_of_everything_else() -> None:
     ("messages", "sentence"),
     [
         ([], 'the messages: expected a list of messages, each with a "role" and a "content", got none'),
-        ([3], 'message 0: expected a mapping with a "role" and a "content", got a value of type int'),
+        ([MESSAGES[0], 3], 'message 1: expected a mapping with a "role" and a "content", got a value of type int'),
+        ([3], "the prompt: expected a text (str), got a value of type list"),
         ([{"role": "user"}], 'got one without a "content"'),
         (MESSAGES[0], "the prompt: expected a text"),
     ],

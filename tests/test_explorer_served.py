@@ -119,3 +119,41 @@ def test_beyond_it_there_is_a_token() -> None:
 def test_a_place_that_cannot_be_is_refused(host: str, port: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
         open_place(host, port)
+
+
+def test_the_command_opens_what_it_is_given_and_ends_on_ctrl_c(file: Path) -> None:
+    command = [sys.executable, "-m", "wherefrom", "explore", str(file), "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("The explorer is at http://127.0.0.1:")
+        assert said.endswith("/ (Ctrl-C ends it)\n")
+        address = said.split()[4]
+        assert ask(f"{address}api/runs") == b'{"runs":[{"key":"hand"}]}'
+        assert b"<script" in ask(address)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (out, err, process.returncode) == ("", "", 0)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the explorer: expected something to show, got nothing. Name a recording"),
+        (["nowhere.wherefrom"], "expected a folder with a recording, got nothing there"),
+        (["--folder", "nowhere"], "the folder: expected one that is there, got nowhere"),
+        (["--text", "a", "--file", "b"], "the prompt: expected one source"),
+        (["--text", " "], "the prompt: expected some text"),
+        (["--folder", ".", "--port", "99999"], "the port: expected 0 to 65,535, got 99999"),
+    ],
+)
+def test_the_command_refuses_in_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wherefrom", "explore", *arguments, "--no-browser"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1

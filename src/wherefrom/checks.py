@@ -51,6 +51,14 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def _is_infinite(value: Any) -> bool:
+    """Whether a value is an infinity, or the NaN of some number format."""
+    try:
+        return not math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def check_number(
     what: str, value: Any, *, expected: str, way_out: str, least: float = -math.inf, **facts: Any
 ) -> float:
@@ -62,7 +70,7 @@ def check_number(
     number = as_number(value)
     if number is None or number < least:
         given = f"{number:g}" if number is not None else _named(value)
-        if number is None and not isinstance(value, bool) and isinstance(value, Real):  # infinite, or no number at all
+        if _is_infinite(value):
             expected = f"a finite number, {expected}"
         raise InputError(what, expected=expected, given=given, way_out=way_out, least=least, **facts)
     return number

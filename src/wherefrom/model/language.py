@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from wherefrom.checks import check_kind, whole
 from wherefrom.errors import InputError
@@ -161,10 +161,15 @@ def read_prompt(model: LanguageModel, text: str | Sequence[Mapping[str, Any]], *
             messages of a wrong form, or to a model without a chat template.
     """
     require_model(model)
-    if isinstance(text, Sequence) and not isinstance(text, str | bytes | bytearray):
+    if _is_chat(text):
         return _fitting(model, model.tokenizer.encode(_chat(model, text), marks=False), room)
     require_text(text)
-    return _fitting(model, model.tokenizer.encode(text), room)
+    return _fitting(model, model.tokenizer.encode(str(text)), room)
+
+
+def _is_chat(text: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Whether something is meant as chat messages: a list without any, or with one."""
+    return isinstance(text, list | tuple) and (not text or any(isinstance(one, Mapping) for one in text))
 
 
 def _chat(model: LanguageModel, messages: Sequence[Mapping[str, Any]]) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import uvicorn
 
 from wherefrom.errors import InputError
+from wherefrom.views.web import HOST, PORT
 from wherefrom.views.web.app import explorer
 from wherefrom.views.web.guard import LOOPBACK
 from wherefrom.views.web.shelf import Shelf
 
-HOST, PORT = "127.0.0.1", 8017
 TRIED = 20
 """Ports from the first one on that are tried before any that is free is taken."""
 TOKEN_BYTES = 24

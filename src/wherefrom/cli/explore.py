@@ -1,0 +1,82 @@
+"""The command that opens the explorer (floor 7): recordings, or a text that is recorded now, seen in a browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import wherefrom
+from wherefrom.cli.app import Command, Library, Model, app
+from wherefrom.cli.printing import print_text, progress_bar
+from wherefrom.cli.prompt import File, read_text, say_of_other
+from wherefrom.recording import Recording
+from wherefrom.views.streams import say
+from wherefrom.views.web import HOST, PORT
+
+
+@app.command(cls=Command)
+def explore(
+    recordings: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RECORDING", help="Folders of recordings, by custom NAME.wherefrom.", show_default=False
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Show every recording below this folder, as they come and go.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Record this text now, in memory, and show it.", metavar="TEXT")
+    ] = None,
+    file: File = None,
+    host: Annotated[
+        str, typer.Option(help="Listen here. Beyond this machine's own addresses whoever asks needs the printed token.")
+    ] = HOST,
+    port: Annotated[int, typer.Option(help="Listen at this port, or at the next that is free.")] = PORT,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    model: Model = "smollm2",
+    library: Library = None,
+) -> None:
+    """See recordings in a browser.
+
+    A server on this machine answers a page: the text and who reads whom, every head at a glance, and the map of
+    any head from the whole to single weights, exact at any length; and a lesson on how attention works. Nothing comes
+    from elsewhere, and nothing is changed. Ctrl-C ends it.
+
+    \b
+    Examples:
+      wherefrom explore italy.wherefrom
+      wherefrom explore before.wherefrom after.wherefrom
+      wherefrom explore --folder runs --no-browser
+      wherefrom explore --text "The capital of Italy is"
+    """
+    from wherefrom.views.web.serve import open_place, serve
+    from wherefrom.views.web.shelf import Shelf
+
+    named: list[Path | tuple[str, Recording]] = list(recordings or ())
+    for path in recordings or ():
+        wherefrom.open_recording(path)  # refused before anything listens
+    if text is not None or file is not None:
+        named.append(("text" if file is None else file.stem, _recorded(read_text(text, file), model, library)))
+    shelf, place = Shelf(named, folder), open_place(host, port)
+    if place.instead_of is not None:
+        say(f"Port {place.instead_of} is taken: this is {place.port}.")
+
+    def ready() -> None:
+        print_text(f"The explorer is at {place.address} (Ctrl-C ends it)")
+        if not no_browser:
+            webbrowser.open(place.address)
+
+    serve(shelf, place, ready=ready)
+
+
+def _recorded(prompt: str, model: str, library: Literal["wherefrom", "transformers"] | None) -> Recording:
+    """Return a text's recording, with what was predicted at every position."""
+    loaded = wherefrom.load(model, library=library, say=say)
+    say_of_other(loaded, prompt)
+    with progress_bar(quiet=False) as bar:
+        told = None if bar is None else lambda done, total: bar("recording", done, total)
+        return wherefrom.record(loaded, prompt, predictions="all", progress=told)

@@ -1,0 +1,56 @@
+/** Numbers as people read them (floor lib). */
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const MINUS = "\u2212";
+
+/** A count or a position, with thin grouping: 32,768. */
+export function whole(value: number): string {
+  return WHOLE.format(value);
+}
+
+/** A measured value to so many digits that count; never more than it has, never "0" for what is not zero. */
+export function digits(value: number | null, count = 3): string {
+  if (value === null || Number.isNaN(value)) return "none";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size < 1e-4 || size >= 1e6) {
+    const [mantissa = "", exponent = "0"] = value.toExponential(count - 1).split("e");
+    return `${signed(mantissa)}\u00d710${raised(Number(exponent))}`;
+  }
+  return signed(value.toPrecision(count).includes("e") ? WHOLE.format(value) : value.toPrecision(count));
+}
+
+/** A share of 1 as a percentage: 54 %, 0.31 %, < 0.01 %. */
+export function percent(share: number | null): string {
+  if (share === null || Number.isNaN(share)) return "none";
+  const value = 100 * share;
+  if (value === 0) return "0 %";
+  if (value < 0.01) return "< 0.01 %";
+  return `${value >= 10 ? value.toFixed(0) : value >= 1 ? value.toFixed(1) : value.toFixed(2)} %`;
+}
+
+/** A size in bytes. */
+export function size(bytes: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1000 && unit < units.length - 1) {
+    value /= 1000;
+    unit += 1;
+  }
+  return `${unit === 0 || value >= 100 ? value.toFixed(0) : value.toFixed(1)} ${units[unit]}`;
+}
+
+/** "1 head", "9 heads". */
+export function counted(count: number, one: string, many = `${one}s`): string {
+  return `${whole(count)} ${count === 1 ? one : many}`;
+}
+
+function signed(text: string): string {
+  return text.replace("-", MINUS);
+}
+
+function raised(exponent: number): string {
+  const signs: Record<string, string> = { "-": "\u207b", "0": "\u2070", "1": "\u00b9", "2": "\u00b2", "3": "\u00b3" };
+  return [...String(exponent)].map((sign) => signs[sign] ?? String.fromCodePoint(0x2070 + Number(sign))).join("");
+}

@@ -1,0 +1,169 @@
+/**
+ * Asking the server (floor state): at most four requests in flight, what was answered kept up to a bound of bytes,
+ * what nobody waits for any more given up.
+ */
+
+import { decode, type Message } from "../wire/message";
+
+export type Query = Readonly<Record<string, string | number>>;
+
+/** A sentence for people: the server's own, or ours where it could not answer. */
+export class ApiError extends Error {
+  override readonly name = "ApiError";
+}
+
+interface Flight {
+  readonly promise: Promise<Message<unknown>>;
+  readonly stop: AbortController;
+  waiting: number;
+}
+
+const MOST_AT_ONCE = 4;
+const MOST_BYTES = 48 * 1024 * 1024;
+/** What a kept answer costs besides its bytes. */
+const OVERHEAD = 512;
+const ARRAYS = "application/octet-stream";
+
+export class Api {
+  private readonly kept = new Map<string, Message<unknown>>();
+  private readonly flights = new Map<string, Flight>();
+  private readonly queue: (() => void)[] = [];
+  private running = 0;
+  private held = 0;
+
+  constructor(
+    private readonly ask: typeof fetch = (input, init) => fetch(input, init),
+    private readonly most = MOST_BYTES,
+  ) {}
+
+  /** Bytes that are kept; never above the bound. */
+  get size(): number {
+    return this.held;
+  }
+
+  /** Ask, or take what was answered before. Aborting the signal gives up; the request ends when nobody waits for it. */
+  async get<Facts>(path: string, query: Query, signal: AbortSignal): Promise<Message<Facts>> {
+    signal.throwIfAborted();
+    const address = addressOf(path, query);
+    const kept = this.kept.get(address);
+    if (kept) {
+      // Asked for last, dropped last.
+      this.kept.delete(address);
+      this.kept.set(address, kept);
+      return kept as Message<Facts>;
+    }
+    return (await this.join(address, signal)) as Message<Facts>;
+  }
+
+  /** What is kept of an answer, without asking. */
+  peek<Facts>(path: string, query: Query): Message<Facts> | undefined {
+    return this.kept.get(addressOf(path, query)) as Message<Facts> | undefined;
+  }
+
+  private join(address: string, signal: AbortSignal): Promise<Message<unknown>> {
+    const flight = this.flights.get(address) ?? this.start(address);
+    flight.waiting += 1;
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        reject(signal.reason);
+        flight.waiting -= 1;
+        if (flight.waiting === 0) {
+          if (this.flights.get(address) === flight) this.flights.delete(address);
+          flight.stop.abort();
+        }
+      };
+      signal.addEventListener("abort", leave, { once: true });
+      flight.promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
+    });
+  }
+
+  private start(address: string): Flight {
+    const stop = new AbortController();
+    const promise = this.turn(stop.signal).then(async () => {
+      try {
+        const message = await this.fetched(address, stop.signal);
+        this.keep(address, message);
+        return message;
+      } finally {
+        this.running -= 1;
+        this.queue.shift()?.();
+      }
+    });
+    const flight: Flight = { promise, stop, waiting: 0 };
+    this.flights.set(address, flight);
+    const forget = (): void => {
+      if (this.flights.get(address) === flight) this.flights.delete(address);
+    };
+    promise.then(forget, forget);
+    return flight;
+  }
+
+  /** Wait for one of the four places. */
+  private turn(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const go = (): void => {
+        signal.removeEventListener("abort", leave);
+        this.running += 1;
+        resolve();
+      };
+      const leave = (): void => {
+        const place = this.queue.indexOf(go);
+        if (place >= 0) this.queue.splice(place, 1);
+        reject(signal.reason);
+      };
+      if (this.running < MOST_AT_ONCE) go();
+      else {
+        signal.addEventListener("abort", leave, { once: true });
+        this.queue.push(go);
+      }
+    });
+  }
+
+  private async fetched(address: string, signal: AbortSignal): Promise<Message<unknown>> {
+    let answer: Response;
+    try {
+      answer = await this.ask(address, { signal, headers: { accept: `application/json, ${ARRAYS}` } });
+    } catch (error) {
+      if (signal.aborted) throw error;
+      throw new ApiError("The server does not answer. Is `wherefrom explore` still running?");
+    }
+    if (!answer.ok) throw new ApiError(await sentence(answer));
+    if (answer.headers.get("content-type")?.startsWith(ARRAYS)) return decode(await answer.arrayBuffer());
+    const text = await answer.text();
+    // Parsed text takes more memory than its characters; a factor is near enough for a bound.
+    return { facts: JSON.parse(text) as unknown, arrays: {}, bytes: 4 * text.length };
+  }
+
+  private keep(address: string, message: Message<unknown>): void {
+    const cost = message.bytes + OVERHEAD;
+    if (cost > this.most) return;
+    this.kept.set(address, message);
+    this.held += cost;
+    for (const [oldest, dropped] of this.kept) {
+      if (this.held <= this.most) break;
+      this.kept.delete(oldest);
+      this.held -= dropped.bytes + OVERHEAD;
+    }
+  }
+}
+
+/** The sentence to show for whatever went wrong; null when it was merely given up. */
+export function said(error: unknown): string | null {
+  if (error instanceof DOMException && error.name === "AbortError") return null;
+  return error instanceof Error ? error.message : "Something went wrong that has no words.";
+}
+
+function addressOf(path: string, query: Query): string {
+  const words = Object.entries(query).map(([name, value]) => [name, String(value)]);
+  return `api/${path}?${new URLSearchParams(words).toString()}`;
+}
+
+async function sentence(answer: Response): Promise<string> {
+  try {
+    const { error } = (await answer.json()) as { error?: unknown };
+    if (typeof error === "string") return error;
+  } catch {
+    // Not JSON: say what is known.
+  }
+  return `The server answered with ${answer.status} and gave no reason.`;
+}

@@ -1,0 +1,57 @@
+/** The sources of the chosen destination, or the readers of the chosen source (floor state). */
+
+import { bytes, floats, integers } from "../wire/message";
+import type { RowFacts } from "../wire/api";
+import type { Query } from "./api";
+import { asking, type Asked } from "./asked.svelte";
+import type { Explorer } from "./explorer.svelte";
+
+export interface Edges {
+  /** The position that they are of, and whether it reads or is read. */
+  readonly of: number;
+  readonly mode: "sources" | "readers";
+  readonly facts: RowFacts;
+  readonly values: Float32Array;
+  readonly permitted: Uint8Array;
+}
+
+/** Call while a component is made. */
+export function askEdges(of: () => Explorer): Asked<Edges> {
+  const question = $derived.by(() => {
+    const explorer = of();
+    const { call, head, selection } = explorer;
+    const position = selection.mode === "sources" ? explorer.destination : explorer.source;
+    if (!explorer.shown || !call || position === null) return null;
+    const which: Query = selection.every ? { call: "all", like: call.index } : { call: call.index };
+    const end = selection.mode === "sources" ? { destination: position } : { source: position };
+    return JSON.stringify({ run: explorer.shown.key, ...which, head: head ?? "all", ...end, lens: selection.lens });
+  });
+  return asking(() => {
+    // As text, so that a choice that changes nothing here asks nothing.
+    if (question === null) return null;
+    const query = JSON.parse(question) as Query;
+    const mode = "destination" in query ? "sources" : "readers";
+    return async (signal) => {
+      const message = await of().api.get<RowFacts>(mode === "sources" ? "row" : "column", query, signal);
+      const position = Number(query[mode === "sources" ? "destination" : "source"]);
+      return { of: position, mode, facts: message.facts, values: floats(message, "values"), permitted: bytes(message, "permitted") };
+    };
+  });
+}
+
+/** The unit that each token of a text belongs to; nothing is asked while tokens stand for themselves. */
+export function askOwners(of: () => Explorer, textNumber: () => number | null): Asked<Int32Array> {
+  const question = $derived.by(() => {
+    const explorer = of();
+    const { group } = explorer.selection;
+    const text = textNumber();
+    return group === "token" || !explorer.shown || text === null
+      ? null
+      : JSON.stringify({ run: explorer.shown.key, text, by: group });
+  });
+  return asking(() => {
+    if (question === null) return null;
+    const query = JSON.parse(question) as Query;
+    return async (signal) => integers(await of().api.get("units", query, signal), "owners");
+  });
+}

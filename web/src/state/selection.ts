@@ -1,0 +1,144 @@
+/**
+ * The selection is the whole state (floor state): what is looked at and how. The address holds all of it, so that a
+ * link shows the same again, exactly. What is as usual is left out of the address.
+ */
+
+import type { Lens } from "../wire/api";
+
+export const LENSES = ["weight", "moved"] as const satisfies readonly Lens[];
+export const MODES = ["sources", "readers"] as const;
+export const GROUPS = ["token", "word", "sentence", "line"] as const;
+export const BLOCKS = ["largest", "mean"] as const;
+export const SCALES = ["linear", "log"] as const;
+export const THEMES = ["system", "light", "dark"] as const;
+export const PAGES = ["explore", "lesson"] as const;
+
+/** Where the map stands: the cell in its middle (row, column; parts of a cell count) and its zoom. */
+export interface MapWindow {
+  readonly row: number;
+  readonly column: number;
+  readonly zoom: number;
+}
+
+export interface Selection {
+  readonly page: (typeof PAGES)[number];
+  /** The lesson's step, from 1. */
+  readonly step: number;
+  readonly run: string | null;
+  /** The call's index; null until one is chosen: then the recording's own suggestion holds. */
+  readonly call: number | null;
+  /** One call, or all of the same kind together. */
+  readonly every: boolean;
+  /** The head's true number; null: all heads together. */
+  readonly head: number | null;
+  readonly destination: number | null;
+  readonly source: number | null;
+  readonly lens: Lens;
+  readonly mode: (typeof MODES)[number];
+  readonly group: (typeof GROUPS)[number];
+  /** Show weights as shares of the rest, without the first token. */
+  readonly rest: boolean;
+  readonly block: (typeof BLOCKS)[number];
+  readonly scale: (typeof SCALES)[number];
+  /** Null: the whole map. */
+  readonly window: MapWindow | null;
+  readonly theme: (typeof THEMES)[number];
+}
+
+export const START: Selection = {
+  page: "explore",
+  step: 1,
+  run: null,
+  call: null,
+  every: false,
+  head: null,
+  destination: null,
+  source: null,
+  lens: "weight",
+  mode: "sources",
+  group: "token",
+  rest: false,
+  block: "largest",
+  scale: "linear",
+  window: null,
+  theme: "system",
+};
+
+/** Cells are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
+const STEPS = 256;
+
+export function windowOf(row: number, column: number, zoom: number): MapWindow {
+  // Adding 0 turns -0, which no address can hold, into 0.
+  const step = (cell: number): number => Math.round(cell * STEPS) / STEPS + 0;
+  return { row: step(row), column: step(column), zoom: Math.round(zoom) + 0 };
+}
+
+/** Write a selection as an address, beginning with "#/". */
+export function format(selection: Selection): string {
+  const words = new URLSearchParams();
+  const put = (name: string, value: string | number | null): void => {
+    if (value !== null) words.set(name, String(value));
+  };
+  const chosen = <Name extends keyof Selection>(name: Name): (Selection[Name] & (string | number)) | null =>
+    selection[name] === START[name] ? null : (selection[name] as Selection[Name] & (string | number));
+  put("step", chosen("step"));
+  put("run", selection.run);
+  put("call", selection.call);
+  if (selection.every) put("every", "yes");
+  put("head", selection.head);
+  put("to", selection.destination);
+  put("from", selection.source);
+  put("lens", chosen("lens"));
+  put("show", chosen("mode"));
+  put("by", chosen("group"));
+  if (selection.rest) put("first", "without");
+  put("block", chosen("block"));
+  put("scale", chosen("scale"));
+  if (selection.window) put("window", [selection.window.row, selection.window.column, selection.window.zoom].join("_"));
+  put("theme", chosen("theme"));
+  const page = selection.page === "explore" ? "" : selection.page;
+  const query = words.toString();
+  return query ? `#/${page}?${query}` : `#/${page}`;
+}
+
+/** Read an address. What is not understood is as usual: a link that was cut off still opens. */
+export function parse(address: string): Selection {
+  const [page = "", query = ""] = split(address.replace(/^#\/?/, ""));
+  const words = new URLSearchParams(query);
+  const one = <Word extends string>(name: string, of: readonly Word[], usual: Word): Word =>
+    of.find((word) => word === words.get(name)) ?? usual;
+  return {
+    page: PAGES.find((name) => name === page) ?? START.page,
+    step: count(words.get("step")) ?? START.step,
+    run: words.get("run"),
+    call: count(words.get("call")),
+    every: words.get("every") === "yes",
+    head: count(words.get("head")),
+    destination: count(words.get("to")),
+    source: count(words.get("from")),
+    lens: one("lens", LENSES, START.lens),
+    mode: one("show", MODES, START.mode),
+    group: one("by", GROUPS, START.group),
+    rest: words.get("first") === "without",
+    block: one("block", BLOCKS, START.block),
+    scale: one("scale", SCALES, START.scale),
+    window: mapWindow(words.get("window")),
+    theme: one("theme", THEMES, START.theme),
+  };
+}
+
+function split(text: string): [string, string] {
+  const at = text.indexOf("?");
+  return at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+function count(text: string | null): number | null {
+  return text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null;
+}
+
+function mapWindow(text: string | null): MapWindow | null {
+  const parts = text?.split("_") ?? [];
+  if (parts.length !== 3 || !parts.every((part) => /^-?\d{1,9}(\.\d{1,9})?$/.test(part))) return null;
+  const [row = 0, column = 0, zoom = 0] = parts.map(Number);
+  return Math.abs(zoom) > 30 ? null : windowOf(row, column, zoom);
+}

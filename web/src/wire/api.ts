@@ -1,0 +1,128 @@
+/** The shapes of the server's answers (floor wire), as its interface states them. */
+
+export type Lens = "weight" | "moved";
+
+/** A recording on the shelf: with what is known of it, or with the sentence why it cannot be opened. */
+export interface RunEntry {
+  readonly key: string;
+  readonly model?: string;
+  readonly tokens?: number;
+  readonly calls?: number;
+  readonly bytes?: number | null;
+  readonly error?: string;
+}
+
+export interface Call {
+  readonly index: number;
+  readonly layer: number;
+  readonly name: string;
+  readonly kind: string;
+  readonly part: string;
+  readonly repeat: number;
+  /** The heads' true numbers. */
+  readonly heads: readonly number[];
+  readonly all_heads: number;
+  readonly destinations: number;
+  readonly sources: number;
+  /** The texts that destinations and sources are of. */
+  readonly of: readonly [number, number];
+  readonly all_rows: boolean;
+  readonly rows: number;
+  readonly mask: string;
+  readonly window: number | null;
+  readonly softcap: number | null;
+  readonly sinks: boolean;
+  readonly bias: boolean;
+  readonly output: boolean;
+  readonly kernel: string;
+  readonly levels: number;
+  readonly checked: boolean;
+}
+
+export interface Layer {
+  readonly part: string;
+  readonly layer: number;
+  readonly call: readonly number[];
+  readonly gap: string | null;
+}
+
+export interface Run {
+  readonly key: string;
+  readonly model: {
+    readonly name: string;
+    readonly fingerprint: string;
+    readonly layers: number;
+    readonly heads: number;
+    readonly kv_heads: number;
+    readonly head_size: number;
+    readonly context: number;
+    readonly kind: string;
+  };
+  readonly texts: readonly { readonly tokens: number; readonly numbered: boolean }[];
+  readonly calls: readonly Call[];
+  readonly layers: readonly Layer[];
+  readonly gaps: readonly string[];
+  readonly written_from: number | null;
+  readonly seconds: number;
+  readonly predictions: number;
+  readonly checks: string;
+  readonly stored: string | null;
+  readonly default: { readonly call: number; readonly destination: number };
+  readonly measuring: { readonly possible: boolean; readonly why: string };
+}
+
+/** What a person sees of a token, and the characters that it adds to the running text. */
+export type Token = readonly [label: string, own: string];
+export type Guess = readonly [label: string, share: number];
+/** At a position: the best guesses for the next token, and the share that the token got which really came. */
+export type Prediction = readonly [position: number, best: readonly Guess[], came: number | null];
+
+export interface Tokens {
+  readonly start: number;
+  readonly tokens: readonly Token[];
+  readonly predicted: readonly Prediction[];
+}
+
+export interface Places {
+  readonly places: readonly (readonly [first: number, after: number])[];
+  readonly more: boolean;
+}
+
+export const KINDS = ["sink", "previous", "induction", "duplicate", "itself", "local", "broad", "unknown"] as const;
+export type Kind = (typeof KINDS)[number];
+
+/** Where a call could not be scanned as a whole, `why_not` says why and the rest is not there. */
+export interface HeadsFacts {
+  readonly heads: readonly number[];
+  readonly figures?: readonly string[];
+  readonly kinds?: readonly Kind[];
+  readonly why?: readonly string[];
+  readonly blocks?: number;
+  readonly whole: boolean;
+  readonly why_not: string | null;
+}
+
+export interface RowFacts {
+  readonly unit: string;
+  readonly meaning: string;
+  readonly exact?: string;
+  readonly sink: number | null;
+  readonly empty: boolean;
+  readonly heads: number;
+  readonly largest: { readonly at: number; readonly value: number } | null;
+}
+
+export interface TileFacts {
+  readonly block: number;
+  readonly destinations: readonly [first: number, stop: number];
+  readonly sources: readonly [first: number, stop: number];
+  readonly exact?: string;
+}
+
+export interface Pair {
+  readonly weight: number | null;
+  readonly score: number | null;
+  readonly permitted: boolean;
+  readonly mark: number;
+  readonly moved: number | null;
+}

@@ -1,0 +1,65 @@
+import { describe, expect, it } from "vitest";
+
+import { BLOCKS, format, GROUPS, LENSES, MODES, PAGES, parse, SCALES, type Selection, START, THEMES, windowOf } from "../../src/state/selection";
+
+/** Numbers that look random and are the same every time. */
+function dice(seed: number): (below: number) => number {
+  let state = seed;
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 4294967296) * below);
+  };
+}
+
+function any(roll: (below: number) => number): Selection {
+  const one = <Word>(of: readonly Word[]): Word => of[roll(of.length)] as Word;
+  const maybe = (below: number): number | null => (roll(3) ? roll(below) : null);
+  const keys = ["council-minutes", "a b & c=d?#", "</script><img src=x onerror=alert(1)>", "\u0645\u0631\u062d\u0628\u0627 \u4e2d\u6587 \u{1f389}", "%2F", "null", ""];
+  return {
+    page: one(PAGES),
+    step: 1 + roll(6),
+    run: roll(4) ? one(keys) : null,
+    call: maybe(40),
+    every: roll(2) === 1,
+    head: maybe(64),
+    destination: maybe(32768),
+    source: maybe(32768),
+    lens: one(LENSES),
+    mode: one(MODES),
+    group: one(GROUPS),
+    rest: roll(2) === 1,
+    block: one(BLOCKS),
+    scale: one(SCALES),
+    window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(14) - 7) : null,
+    theme: one(THEMES),
+  };
+}
+
+describe("the address", () => {
+  it("holds every selection exactly", () => {
+    const roll = dice(1);
+    for (let turn = 0; turn < 1000; turn += 1) {
+      const selection = any(roll);
+      const address = format(selection);
+      expect(parse(address)).toEqual(selection);
+      // And through a browser's own reading of it.
+      expect(parse(new URL(address, "http://127.0.0.1/").hash)).toEqual(selection);
+      expect(format(parse(address))).toBe(address);
+    }
+  });
+
+  it("leaves out what is as usual", () => {
+    expect(format(START)).toBe("#/");
+    expect(format({ ...START, run: "minutes", destination: 733 })).toBe("#/?run=minutes&to=733");
+  });
+
+  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999"])(
+    "reads %s as usual",
+    (address) => expect(parse(address)).toEqual(START),
+  );
+
+  it("cuts a window to what an address can hold", () => {
+    expect(windowOf(1 / 3, 2 / 3, 2)).toEqual({ row: 85 / 256, column: 171 / 256, zoom: 2 });
+    expect(Object.is(windowOf(-0.0001, 0, -0).row, 0)).toBe(true);
+  });
+});
