@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import wherefrom
 from by_hand import MASKS, keeping, random_call, recording_of
+from kinds import small_model
 from wherefrom import InputError, save_recording
 from wherefrom.questions import column_of_weights, row_of_weights
 from wherefrom.questions.maps import HeadMap
@@ -347,3 +348,45 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_stands_in_i
         assert page.get(f"/{file.relative_to(STATIC).as_posix()}").status_code == 200
     assert page.get("/assets/../app.py").status_code == 404
     assert page.get("/%2e%2e/app.py").status_code == 404
+
+
+def test_cross_attention_has_maps_and_no_kind() -> None:
+    model = small_model("marian")
+    recording = wherefrom.record(model, "ab cd", written="ef")
+    with client(Shelf([("pair", recording)])) as page:
+        calls = page.get("/api/run", params={"run": "pair"}).json()["calls"]
+        for call in calls:
+            facts, found = arrays(page.get("/api/heads", params={"run": "pair", "call": call["index"]}))
+            own = recording.calls[call["index"]]
+            assert found["thumbs"].shape[0] == len(facts["kinds"]) == own.heads
+            if call["kind"] == "cross":
+                assert set(facts["kinds"]) == {"unknown"}
+                assert "it reads another text" in facts["why"][0]
+                assert found["figures"].shape == (own.heads, 0)
+            else:
+                assert found["figures"].shape == (own.heads, len(facts["figures"]))
+            asked = {"run": "pair", "call": call["index"], "head": 0, "lens": "weight"}
+            _, row = arrays(page.get("/api/row", params={**asked, "destination": own.destinations - 1}))
+            assert np.allclose(row["values"], row_of_weights(own, own.destinations - 1)[0], atol=1e-6)
+
+
+def test_a_recording_of_some_rows_says_why_it_has_no_thumbnails() -> None:
+    kept = recording_of(keeping(random_call(MASKS["causal"]), [1, 4], [0, 3, 6]), letters="abcdefg")
+    with client(Shelf([("kept", kept)])) as page:
+        facts = page.get("/api/heads", params={"run": "kept", "call": 0}).json()
+    assert (facts["whole"], facts["heads"]) == (False, [1, 4])
+    assert "destination" in facts["why_not"]
+
+
+def test_what_was_closed_is_not_taken_for_what_is_open(recording: Recording, tmp_path: Path) -> None:
+    """A recording that is opened may lie where a closed one lay in memory."""
+    for number in range(12):
+        made = recording_of(random_call(MASKS["causal"], seed=number), letters="abcabca")
+        save_recording(made, tmp_path / f"r{number:02}.wherefrom")
+    with client(Shelf(folder=tmp_path)) as page:
+        for _ in range(2):
+            for number in range(12):
+                asked = {"run": f"r{number:02}", "call": 0, "head": 0, "destination": 6, "lens": "weight"}
+                _, found = arrays(page.get("/api/row", params=asked))
+                expected = row_of_weights(random_call(MASKS["causal"], seed=number), 6)[0]
+                assert np.allclose(found["values"], expected, atol=1e-6)

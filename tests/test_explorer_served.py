@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -157,3 +158,19 @@ def test_the_command_refuses_in_a_sentence(arguments: list[str], said: str, tmp_
     assert (ended.returncode, ended.stdout) == (2, "")
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_text_is_recorded_with_every_prediction_and_shown() -> None:
+    command = [sys.executable, "-m", "wherefrom", "explore", "--text", "The capital of Italy is", "--port", "0"]
+    process = subprocess.Popen([*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[4]
+        facts = json.loads(ask(f"{address}api/run?run=text"))
+        assert facts["predictions"] == facts["texts"][0]["tokens"] == 5
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+        assert (out, process.returncode) == ("", 0)
+    finally:
+        process.kill()
+        process.communicate()

@@ -11,8 +11,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
@@ -48,6 +50,8 @@ class Explorer:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
+        self._count = count()
+        self._numbers: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
         self._answers: Kept[tuple[str, bytes]] = Kept()
         self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
         self._turn: CapacityLimiter | None = None
@@ -89,7 +93,7 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             own = self._shelf.recording(asked.text("run"))
-            key = name, id(own), tuple(sorted(asked.given.items()))
+            key = name, self._number(own), tuple(sorted(asked.given.items()))
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
         return await self._answered(answer)
@@ -108,10 +112,14 @@ class Explorer:
             return _refusal(500, "The explorer failed at this; where it was started stands why.")
         return Response(body, media_type=kind, headers={"cache-control": "no-store"})
 
+    def _number(self, own: Recording) -> int:
+        """Return what tells an opened recording from every other, also from one that was closed before."""
+        return self._numbers.setdefault(own, next(self._count))
+
     def _tile(self, own: Recording, asked: Asked) -> Message:
         index, head = asked.number("call"), asked.number("head")
         call = told.call_of(own, index)
-        map_ = self._maps.get((id(own), index, head), lambda: HeadMap(call, head), lambda _: 1)
+        map_ = self._maps.get((self._number(own), index, head), lambda: HeadMap(call, head), lambda _: 1)
         return told.tile(map_, *map(asked.number, ("level", "row", "column")), of=asked.text("of"))
 
 

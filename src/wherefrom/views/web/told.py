@@ -21,7 +21,7 @@ from wherefrom.questions import column_of_weights, row_of_weights, window_of_wei
 from wherefrom.questions import heads as heads_of
 from wherefrom.questions.asked import exactness_of, sink_share
 from wherefrom.questions.exact import Masked, permitted_pairs
-from wherefrom.questions.kinds import kind_of
+from wherefrom.questions.kinds import Kind, kind_of
 from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap
 from wherefrom.questions.moved import lengths_of, moved
 from wherefrom.questions.scanned import scan
@@ -34,6 +34,7 @@ from wherefrom.views.web.wire import Message
 Lens = Literal["weight", "moved"]
 LENSES = ("weight", "moved")
 MOST_TOKENS, MOST_PLACES, MOST_LIKELY = 4096, 1000, 5
+NO_KIND = Kind("unknown", "it reads another text: kinds are of a text that reads itself")
 THUMB = 32
 """Blocks along a side of a head's thumbnail, at most."""
 MEANING = {
@@ -257,22 +258,21 @@ def units(recording: Recording, text: int, by: str) -> Message:
 def heads(recording: Recording, index: int) -> Message:
     """Return what kind each head of a call is, its figures, and its map in a few blocks.
 
+    Kinds are those of a text that reads itself: of cross-attention there are only the maps; of a call of which some
+    destinations were not kept there are neither, and `why_not` says so.
+
     Raises:
         InputError: no such call.
     """
     call = call_of(recording, index)
+    own: dict[str, Any] = {"kind": call.kind, "part": call.part, "repeat": call.repeat}
     try:
-        answer = heads_of(recording, layer=call.layer, part=call.part, repeat=call.repeat)
+        zoom = scan(recording, call.layer, ("zoom",), **own).zoom
+        rows, names = _figures(recording, call)
     except InputError as error:
-        if call.kind == "self" and call.all_rows:
-            raise
         return Message({"heads": list(call.head_numbers), "whole": False, "why_not": str(error)})
-    names = [column.name for column in answer.columns if column.name not in ("layer", "head", "repeat")]
-    rows = [dict(zip([column.name for column in answer.columns], row, strict=True)) for row in answer.rows]
-    kinds = [kind_of({name: _number(row.get(name)) for name in names}) for row in rows]
-    zoom = scan(recording, call.layer, ("zoom",), kind=call.kind, part=call.part, repeat=call.repeat).zoom
+    kinds = [NO_KIND if call.kind != "self" else kind_of(row) for row in rows]
     level = next(level for level in zoom if max(level.largest.shape[1:]) <= THUMB)
-    figures = [[_number(row[name]) for name in names] for row in rows]
     facts = {
         "heads": list(call.head_numbers),
         "figures": names,
@@ -282,13 +282,17 @@ def heads(recording: Recording, index: int) -> Message:
         "whole": True,
         "why_not": None,
     }
-    return Message(
-        facts,
-        {
-            "figures": np.array(figures, np.float32),
-            "thumbs": level.largest.filled(np.nan).astype(np.float32),
-        },
-    )
+    figures = np.array([[row[name] for name in names] for row in rows], np.float32).reshape(len(rows), len(names))
+    return Message(facts, {"figures": figures, "thumbs": level.largest.filled(np.nan).astype(np.float32)})
+
+
+def _figures(recording: Recording, call: Call) -> tuple[list[dict[str, float | None]], list[str]]:
+    """Return the figures of each head of a call, and their names; of cross-attention none."""
+    if call.kind != "self":
+        return [{} for _ in call.head_numbers], []
+    answer = heads_of(recording, layer=call.layer, part=call.part, repeat=call.repeat)
+    names = [column.name for column in answer.columns if column.name not in ("layer", "head", "repeat")]
+    return [{name: _number(row[name]) for name in names} for row in answer], names
 
 
 def _number(value: Any) -> float | None:
