@@ -28,6 +28,9 @@ const KIND_HUES: Record<Kind, Hue> = {
   unknown: { chroma: 0, hue: 260 },
 };
 
+/** Numbers of either sign: rust below zero, sea green above, apart for every kind of colour vision. */
+const SIGNED = { below: { chroma: 0.14, hue: 48 }, above: { chroma: 0.11, hue: 195 } } as const;
+
 /** From nothing to the most, for pictures: the lightness of the ground to that of the strongest colour. */
 const PICTURE = { light: [0.985, 0.36], dark: [0.235, 0.9] } as const;
 /** The same behind running text, only so far that the text stays readable. */
@@ -50,6 +53,21 @@ export function glowRamp(lens: Lens, theme: Theme): Ramp {
 /** The ramp of a kind of head, for thumbnails. */
 export function kindRamp(kind: Kind, theme: Theme): Ramp {
   return kept(`kind ${kind} ${theme}`, () => ramp(KIND_HUES[kind], PICTURE[theme]));
+}
+
+/** The ramp of signed numbers: 0 is minus the most, the middle is zero, 1 is the most. */
+export function signedRamp(theme: Theme): Ramp {
+  return kept(`signed ${theme}`, () => {
+    const [below, above] = [ramp(SIGNED.below, PICTURE[theme]), ramp(SIGNED.above, PICTURE[theme])];
+    const table = new Uint8ClampedArray(4 * STEPS);
+    for (let at = 0; at < STEPS; at += 1) {
+      // Of the 256 steps the two in the middle are both zero.
+      const size = Math.max(0, Math.round(Math.abs(2 * at - (STEPS - 1))) - 1);
+      const from = 4 * Math.min(STEPS - 1, size);
+      table.set((at < STEPS / 2 ? below : above).subarray(from, from + 4), 4 * at);
+    }
+    return table;
+  });
 }
 
 /** The one colour of a kind of head: that of its frame and of its sign. */

@@ -11,6 +11,9 @@ export const GROUPS = ["token", "word", "sentence", "line"] as const;
 export const BLOCKS = ["largest", "mean"] as const;
 export const SCALES = ["linear", "log"] as const;
 export const THEMES = ["system", "light", "dark"] as const;
+export const SIDES = ["map", "numbers"] as const;
+/** How many sources the numbers show one by one. */
+export const ONE_BY_ONE = [4, 8, 16] as const;
 export const PAGES = ["explore", "lesson"] as const;
 
 /** Where the map stands: the cell in its middle (row, column; parts of a cell count) and its zoom. */
@@ -42,6 +45,9 @@ export interface Selection {
   readonly scale: (typeof SCALES)[number];
   /** Null: the whole map. */
   readonly window: MapWindow | null;
+  /** What is shown of the chosen head: its map, or one destination worked through. */
+  readonly side: (typeof SIDES)[number];
+  readonly oneByOne: (typeof ONE_BY_ONE)[number];
   readonly theme: (typeof THEMES)[number];
 }
 
@@ -61,6 +67,8 @@ export const START: Selection = {
   block: "largest",
   scale: "linear",
   window: null,
+  side: "map",
+  oneByOne: 8,
   theme: "system",
 };
 
@@ -95,6 +103,8 @@ export function format(selection: Selection): string {
   put("block", chosen("block"));
   put("scale", chosen("scale"));
   if (selection.window) put("window", [selection.window.row, selection.window.column, selection.window.zoom].join("_"));
+  put("side", chosen("side"));
+  put("each", chosen("oneByOne"));
   put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
   const query = words.toString();
@@ -123,6 +133,8 @@ export function parse(address: string): Selection {
     block: one("block", BLOCKS, START.block),
     scale: one("scale", SCALES, START.scale),
     window: mapWindow(words.get("window")),
+    side: one("side", SIDES, START.side),
+    oneByOne: ONE_BY_ONE.find((many) => many === count(words.get("each"))) ?? START.oneByOne,
     theme: one("theme", THEMES, START.theme),
   };
 }

@@ -119,6 +119,23 @@ export interface TileFacts {
   readonly exact?: string;
 }
 
+/** A destination of one head worked through; an empty row has nothing else. */
+export type NumbersFacts = { readonly empty: true } | ({ readonly empty: false } & RowOfNumbers);
+
+export interface RowOfNumbers {
+  readonly scale: number;
+  readonly softcap: number | null;
+  readonly lse: number;
+  /** The share of the row that the sink takes. */
+  readonly sink: number | null;
+  /** The positions of the strongest, in the order of the arrays. */
+  readonly sources: readonly number[];
+  readonly rest: { readonly count: number; readonly weight: number };
+  /** By how much the row's weights miss 1; the recording's own check of the kernel's output, where it was made. */
+  readonly off: { readonly sum: number; readonly output: number | null };
+  readonly exact?: string;
+}
+
 export interface Pair {
   readonly weight: number | null;
   readonly score: number | null;

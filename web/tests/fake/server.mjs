@@ -83,6 +83,8 @@ function recording(key, n, options = {}) {
     }
   };
   const allowed = (call, i, j) => j <= i && (window(call) === null || i - j < window(call)) && i !== options.empty;
+  /** One call has a sink, which takes a tenth of every row. */
+  const sink = (call) => (call === 7 ? 0.1 : 0);
   const rows = new Map();
   const row = (call, head, i) => {
     const name = (call * 64 + head) * n + i;
@@ -92,7 +94,7 @@ function recording(key, n, options = {}) {
       values = new Float32Array(n);
       let sum = 0;
       for (let j = 0; j <= i; j += 1) if (allowed(call, i, j)) sum += values[j] = Math.exp(score(call, head, i, j));
-      if (sum) for (let j = 0; j <= i; j += 1) values[j] /= sum;
+      if (sum) for (let j = 0; j <= i; j += 1) values[j] *= (1 - sink(call)) / sum;
       rows.set(name, values);
     }
     return values;
@@ -102,10 +104,10 @@ function recording(key, n, options = {}) {
     index, layer, name: `model.layers.${layer}.self_attn`, kind: "self", part: "decoder", repeat: 0,
     heads: Array.from({ length: HEADS }, (_, head) => head), all_heads: HEADS, destinations: n, sources: n, of: [0, 0],
     all_rows: true, rows: n, mask: window(index) ? "each reads the last 128 tokens, itself included" : "each reads itself and what came before",
-    window: window(index), softcap: null, sinks: index === 7, bias: false, output: true, kernel: "fused",
+    window: window(index), softcap: null, sinks: sink(index) > 0, bias: false, output: true, kernel: "fused",
     levels: Math.max(1, Math.ceil(Math.log2(n / 256)) + 1), checked: true,
   }));
-  return { key, n, tokens, calls, kind, row, allowed, moved, empty: options.empty ?? -1 };
+  return { key, n, tokens, calls, kind, row, sink, allowed, moved, empty: options.empty ?? -1 };
 }
 
 /** An encoder and a decoder: the decoder's cross-attention reads another text. */
@@ -192,7 +194,7 @@ function line(own, query, valueAt, permittedAt, name) {
   const facts = {
     unit: lens === "moved" ? "length" : "share of 1",
     meaning: lens === "moved" ? `how far the source's value moved the destination's stream, the mean of ${chosen.length} heads` : chosen.length > 1 ? `the weight, the mean of ${chosen.length} heads` : "the weight of this head",
-    exact: "exact", sink: null, empty: best < 0, heads: chosen.length, largest: best < 0 ? null : { at: best, value: values[best] },
+    exact: "exact", sink: name === "source" && own.calls[chosen[0][0]].sinks ? own.sink(chosen[0][0]) : null, empty: best < 0, heads: chosen.length, largest: best < 0 ? null : { at: best, value: values[best] },
   };
   return arrays(facts, { values: { data: values, shape: [size] }, permitted: { data: permitted, shape: [size] } });
 }
@@ -258,6 +260,48 @@ function tile(own, query) {
   return arrays(facts, { values: { data: values, shape: [high, wide] }, marks: { data: marks, shape: [high, wide] } });
 }
 
+/**
+ * A row worked through. The made-up scores are given, so a key is noise plus as much of the query as makes q . k what
+ * the score asks for.
+ */
+function numbers(own, query) {
+  const call = number(query, "call", own.calls.length);
+  const head = number(query, "head", HEADS);
+  const i = number(query, "destination", own.calls[call].destinations);
+  const count = number(query, "sources", 65);
+  if (i === own.empty) return { empty: true };
+  const [size, scale, lse] = [64, 0.125, 4];
+  const share = own.calls[call].sinks ? own.sink(call) : null;
+  const weights = own.row(call, head, i);
+  const allowed = [...weights.keys()].filter((j) => own.allowed(call, i, j)).sort((a, b) => weights[b] - weights[a]);
+  const sources = allowed.slice(0, count);
+  const signed = (...seeds) => 2 * chance(...seeds) - 1;
+  const q = Float32Array.from({ length: size }, (_, d) => 3 * signed(call, head, i, d));
+  const square = q.reduce((sum, x) => sum + x * x, 0);
+  const valueOf = (j, d) => signed(call, head, j, d, 5);
+  const flat = (at) => Float32Array.from({ length: sources.length * size }, (_, cell) => at(sources[Math.floor(cell / size)], cell % size));
+  const scores = Float32Array.from(sources, (j) => Math.log(weights[j]) + lse);
+  const k = flat((j, d) => 2 * signed(call, head, j, d, 3));
+  const products = scores.map((score, row) => {
+    let product = 0;
+    for (let d = 0; d < size; d += 1) product += q[d] * k[row * size + d];
+    for (let d = 0; d < size; d += 1) k[row * size + d] += ((score / scale - product) * q[d]) / square;
+    return score / scale;
+  });
+  const output = new Float32Array(size);
+  for (const j of allowed) for (let d = 0; d < size; d += 1) output[d] += weights[j] * valueOf(j, d);
+  const parts = flat((j, d) => weights[j] * valueOf(j, d));
+  const rest = output.map((sum, d) => sources.reduce((left, _, row) => left - parts[row * size + d], sum));
+  const shown = sources.reduce((sum, j) => sum + weights[j], 0);
+  const facts = {
+    empty: false, scale, softcap: null, lse, sink: share, sources, rest: { count: allowed.length - sources.length, weight: Math.max(0, 1 - (share ?? 0) - shown) },
+    off: { sum: 1.2e-7, output: call % 2 ? 2.4e-7 : null }, exact: "exact",
+  };
+  const one = (data) => ({ data, shape: [data.length] });
+  const many = (data) => ({ data, shape: [sources.length, size] });
+  return arrays(facts, { q: one(q), k: many(k), v: many(flat(valueOf)), products: one(products), scores: one(scores), weights: one(Float32Array.from(sources, (j) => weights[j])), parts: many(parts), rest: one(rest), output: one(output) });
+}
+
 const ANSWERS = {
   runs: () => ({ runs: [...[...RUNS.values()].map((own) => ({ key: own.key, model: "Made-up 12-layer", tokens: own.n, calls: own.calls.length, bytes: own.n * 91000 })), { key: "torn", error: "The recording torn: expected a manifest that names every array, given one cut off at byte 812. Record it again." }] }),
   run: (query) => {
@@ -313,6 +357,7 @@ const ANSWERS = {
   row: (query) => { const own = run(query); const i = number(query, "destination", own.n); return line(own, query, (call, head, j) => own.row(call, head, i)[j], (call, j) => own.allowed(call, i, j), "source"); },
   column: (query) => { const own = run(query); const j = number(query, "source", own.n); return line(own, query, (call, head, i) => own.row(call, head, i)[j], (call, i) => own.allowed(call, i, j), "destination"); },
   tile: (query) => tile(run(query), query),
+  numbers: (query) => numbers(run(query), query),
   pair: (query) => {
     const own = run(query);
     const [call, head, i, j] = [number(query, "call", own.calls.length), number(query, "head", HEADS), number(query, "destination", own.n), number(query, "source", own.n)];

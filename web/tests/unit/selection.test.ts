@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, format, GROUPS, LENSES, MODES, PAGES, parse, SCALES, type Selection, START, THEMES, windowOf } from "../../src/state/selection";
+import { BLOCKS, format, GROUPS, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, START, THEMES, windowOf } from "../../src/state/selection";
 
 /** Numbers that look random and are the same every time. */
 function dice(seed: number): (below: number) => number {
@@ -31,6 +31,8 @@ function any(roll: (below: number) => number): Selection {
     block: one(BLOCKS),
     scale: one(SCALES),
     window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(14) - 7) : null,
+    side: one(SIDES),
+    oneByOne: one(ONE_BY_ONE),
     theme: one(THEMES),
   };
 }
@@ -51,9 +53,10 @@ describe("the address", () => {
   it("leaves out what is as usual", () => {
     expect(format(START)).toBe("#/");
     expect(format({ ...START, run: "minutes", destination: 733 })).toBe("#/?run=minutes&to=733");
+    expect(format({ ...START, side: "numbers", oneByOne: 16 })).toBe("#/?side=numbers&each=16");
   });
 
-  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999"])(
+  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5"])(
     "reads %s as usual",
     (address) => expect(parse(address)).toEqual(START),
   );
