@@ -63,7 +63,7 @@ EXACT = {
     "direct": "exact: measured by running the answer's rows again without reading the passages, all before as it was",
     "cut": "exact: measured by running the text again with the edges removed before softmax",
 }
-OTHER_WAYS = "; what tokens exchange by other ways than attention (recurrences, convolutions) is not cut"
+OTHER_WAYS = "what tokens exchange by other ways than attention (recurrences, convolutions) is not cut"
 
 
 class Passages(Protocol):
@@ -115,6 +115,11 @@ class Ablations:
     seconds: float
     exactness: str
     leaks: bool = False
+
+    @property
+    def caveat(self) -> str:
+        """What such a cut leaves as it is, in words; nothing where it leaves nothing."""
+        return OTHER_WAYS if self.leaks else ""
 
     @property
     def effects(self) -> NDArray[np.float64]:
@@ -418,7 +423,7 @@ class Ablator:
             alone=sum(run is not None and run.positions is not None for run in runs),
             noise=noise,
             seconds=time.perf_counter() - start,
-            exactness=_exactness(taken.how, self._runner, noise) + OTHER_WAYS * leaks,
+            exactness=_exactness(taken.how, self._runner.format, noise) + f"; {OTHER_WAYS}" * leaks,
             leaks=leaks,
         )
 
@@ -728,8 +733,7 @@ def _require_finite(value: float) -> None:
         )
 
 
-def _exactness(how: str, runner: Runner, noise: float) -> str:
-    precision = runner.format
+def _exactness(how: str, precision: str, noise: float) -> str:
     if precision in WIDE:
         return f"{EXACT[how]} (within {precision} rounding)"
     measured = EXACT[how].removeprefix("exact: ")

@@ -119,6 +119,11 @@ class AnswerTrace(ScoredAnswer):
     agreements: tuple[Agreement, ...] = ()
 
     @property
+    def enough(self) -> int:
+        """From how many measured runs on they say how well a lens ranks them."""
+        return ENOUGH
+
+    @property
     def runs(self) -> int:
         """How many runs were measured."""
         return 0 if self.ablations is None else len(self.ablations.values)

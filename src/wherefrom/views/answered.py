@@ -40,8 +40,6 @@ LABEL = 26
 LEAST = 12
 """With less room than that for it, the bars are left out."""
 BAR = 8
-ENOUGH = 8
-"""Runs from which on it is told how well each lens ranks them."""
 CARRIED = 2
 """Passages whose heads are named."""
 SHOWN = 1200
@@ -65,7 +63,6 @@ FIRST_TOKEN = (
     "The passage with the first token: many heads rest on that token whatever it says. To take it away takes that rest "
     "away too, and no gate is on it."
 )
-LEAKS = "What tokens exchange by other ways than attention (recurrences, convolutions) is not cut"
 NOT_PROOF = (
     "Estimates are first order: what a small step says of a large one. Two passages that say the same stand in for "
     "each other, so that neither alone is missed."
@@ -268,8 +265,8 @@ def _table(trace: AnswerTrace, top: int, lenses: Sequence[str], width: int) -> I
     text = f"effect: what the {trace.unit} loses without the passage ({trace.how}: {WHAT_IT_IS[trace.how]}), measured"
     if not trace.known.all():
         text += f"; ≈ was not run alone, and is no measurement: {trace.estimate}"
-    if trace.ablations is not None and trace.ablations.leaks:
-        text += f". {LEAKS}"
+    if trace.ablations is not None and trace.ablations.caveat:
+        text += f"; {trace.ablations.caveat}"
     yield from flow(text, width, "dim")
 
 
@@ -373,8 +370,8 @@ def _carried(trace: AnswerTrace, carried: int, width: int) -> Iterator[Text]:
 def _sure(trace: AnswerTrace, width: int) -> Iterator[Text]:
     known = [own for own in trace.agreements if not math.isnan(own.correlation)]
     if not known:
-        few = 2 ** len(trace.passages) - 1 < ENOUGH  # so many choices of passages to take away there are
-        more = f"it has too few parts for {ENOUGH} different ones" if few else "a larger budget says it"
+        few = 2 ** len(trace.passages) - 1 < trace.enough  # so many choices of passages to take away there are
+        more = f"it has too few parts for {trace.enough} different ones" if few else "a larger budget says it"
         text = f"How sure: {count(trace.runs, 'run')} measured, too few to say how well each lens ranks this prompt; "
         yield from flow(f"{text}{more}.", width)
         return

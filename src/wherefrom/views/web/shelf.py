@@ -17,13 +17,12 @@ from typing import Any
 from wherefrom.errors import InputError
 from wherefrom.readable import readable
 from wherefrom.recording import Recording, open_recording
-from wherefrom.recording.layout import MANIFEST
+from wherefrom.recording.layout import MANIFEST, SUFFIX
 
 MOST_FOUND = 1000
 """Recordings of a folder that are listed at most."""
 MOST_OPEN = 8
 """Recordings that are held open; of a file only what is asked for is in memory."""
-SUFFIX = ".wherefrom"
 
 
 @dataclass(frozen=True)
