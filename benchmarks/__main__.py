@@ -1,6 +1,6 @@
-"""Run the benchmarks and print their table: python -m benchmarks [carriers] [evidence] [explorer] [files] [forward] [generation]
-[gradients] [others] [process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a
-file and the gradients of 8,192, for which 12 GB must be free, only when named.
+"""Run the benchmarks and print their table: python -m benchmarks [carriers] [evidence] [explorer] [files] [forward]
+[generation] [gradients] [others] [process] [scans] [training], all of these unless some are named; [longest], 32,768
+tokens to a file and the gradients of 8,192, for which 12 GB must be free, only when named.
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
