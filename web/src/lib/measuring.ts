@@ -11,7 +11,7 @@ export type Stage =
   | { readonly at: "working"; readonly job: Job; readonly ending: boolean }
   /** Nothing of this recording can be measured. */
   | { readonly at: "impossible"; readonly why: string }
-  /** This question cannot be asked, or the work failed. */
+  /** This question cannot be asked; or the work could not be begun, or failed. */
   | { readonly at: "refused" | "failed"; readonly why: string };
 
 export type Happened =
@@ -25,7 +25,7 @@ const NO_REASON = "The measurement failed and gave no reason.";
 
 /** Whether "measure" does something. */
 export function mayAsk({ at }: Stage): boolean {
-  return at === "unmeasured" || at === "cancelled" || at === "failed" || at === "refused";
+  return at === "unmeasured" || at === "cancelled" || at === "failed";
 }
 
 /** The stage after what happened; what does not belong to it changes nothing. */
@@ -38,8 +38,8 @@ export function after(stage: Stage, happened: Happened): Stage {
     case "cancel":
       return stage.at === "working" ? { ...stage, ending: true } : stage;
     case "refusal":
-      if (stage.at === "looking" || stage.at === "asked") return { at: "refused", why: happened.why };
-      return stage.at === "working" ? { at: "failed", why: happened.why } : stage;
+      if (stage.at === "looking") return { at: "refused", why: happened.why };
+      return stage.at === "asked" || stage.at === "working" ? { at: "failed", why: happened.why } : stage;
     case "job":
       return stage.at === "asked" || stage.at === "working" || stage.at === "looking" ? withJob(stage, happened.job) : stage;
   }

@@ -57,9 +57,10 @@ describe("the address", () => {
     expect(format(START)).toBe("#/");
     expect(format({ ...START, run: "minutes", destination: 733 })).toBe("#/?run=minutes&to=733");
     expect(format({ ...START, side: "numbers", oneByOne: 16 })).toBe("#/?side=numbers&each=16");
+    expect(format({ ...START, side: "evidence", target: " Mary", order: "weight", plot: "linear" })).toBe("#/?side=evidence&for=+Mary&order=weight&plot=linear");
   });
 
-  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5"])(
+  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5", "#/?for=&order=colour&plot=round"])(
     "reads %s as usual",
     (address) => expect(parse(address)).toEqual(START),
   );
