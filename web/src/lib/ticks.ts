@@ -16,7 +16,7 @@ export function roundTicks(low: number, high: number, most: number): number[] {
   const ten = 10 ** Math.floor(Math.log10(least));
   const step = [1, 2, 5, 10].map((of) => of * ten).find((of) => of >= least * (1 - 1e-9)) ?? 10 * ten;
   const [from, to] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
-  return Array.from({ length: Math.max(0, to - from + 1) }, (_, at) => (from + at) * step + 0);
+  return Array.from({ length: Math.max(0, to - from + 1) }, (_, at) => (from + at) * step);
 }
 
 /** The powers of ten from low to high. */

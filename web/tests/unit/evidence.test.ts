@@ -197,6 +197,8 @@ describe("a measurement", () => {
   });
 
   it("is not changed by what comes too late", () => {
+    const working = through(unmeasured, asked, job("running"));
+    expect(after(working, { is: "answer", measured: true })).toBe(working);
     for (const at of ["measured", "cancelled", "unmeasured"] as const) {
       for (const late of [job("running"), { is: "cancel" }, { is: "refusal", why: "" }] as const) expect(after({ at }, late)).toEqual({ at });
     }
