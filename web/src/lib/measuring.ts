@@ -15,7 +15,8 @@ export type Stage =
   | { readonly at: "refused" | "failed"; readonly why: string };
 
 export type Happened =
-  | { readonly is: "answer"; readonly measured: boolean }
+  /** Whether it was measured; and if it never can be, why. */
+  | { readonly is: "answer"; readonly measured: boolean; readonly why?: string | null }
   | { readonly is: "asked" | "cancel" }
   | { readonly is: "job"; readonly job: Job }
   | { readonly is: "refusal"; readonly why: string };
@@ -34,7 +35,9 @@ export function after(stage: Stage, happened: Happened): Stage {
     case "asked":
       return mayAsk(stage) ? { at: "asked" } : stage;
     case "answer":
-      return stage.at === "looking" ? { at: happened.measured ? "measured" : "unmeasured" } : stage;
+      if (stage.at !== "looking") return stage;
+      if (happened.measured) return { at: "measured" };
+      return happened.why ? { at: "impossible", why: happened.why } : { at: "unmeasured" };
     case "cancel":
       return stage.at === "working" ? { ...stage, ending: true } : stage;
     case "refusal":

@@ -178,11 +178,6 @@ export class Evidence {
   }
 
   private async open(question: string, signal: AbortSignal): Promise<void> {
-    const { shown } = this.of();
-    if (shown && !shown.measuring.possible) {
-      this.stage = { at: "impossible", why: shown.measuring.why ?? "Nothing of this recording can be measured here." };
-      return;
-    }
     const job = this.jobs.get(question);
     try {
       if (job === undefined) await this.look(question, signal);
@@ -200,7 +195,7 @@ export class Evidence {
     const { facts } = message;
     if (signal.aborted) return;
     if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
-    this.happen({ is: "answer", measured: facts.measured }, signal);
+    this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
     if (this.eager === question) await this.measure();
   }
 

@@ -71,7 +71,6 @@ export interface Run {
   readonly checks: string;
   readonly stored: string | null;
   readonly default: { readonly call: number; readonly destination: number };
-  readonly measuring: { readonly possible: boolean; readonly why: string | null };
 }
 
 /** What a person sees of a token, and the characters that it adds to the running text. */
@@ -193,4 +192,5 @@ export interface Measured {
   readonly carried: readonly CarriedSource[];
 }
 
-export type MeasuredFacts = { readonly measured: false } | Measured;
+/** What was found; or that nothing was, and whether it can be: the sentence why not. */
+export type MeasuredFacts = { readonly measured: false; readonly possible: boolean; readonly why: string | null } | Measured;

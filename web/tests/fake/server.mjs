@@ -352,7 +352,8 @@ function targetOf(own, i, target) {
 function measured(query) {
   const asked = question(query);
   const found = [...JOBS.values()].find((one) => one.asked.name === asked.name && progress(one).state === "done");
-  if (!found) return { measured: false };
+  const why = asked.own.key === "very long" ? "measuring: expected the model that made the recording, Made-up 12-layer, with the same weights, given Another. Start the explorer with --model and that model's folder." : null;
+  if (!found) return { measured: false, possible: why === null, why };
   const { own, i, heads } = asked;
   const seed = [...(asked.target ?? "")].reduce((sum, sign) => sum + sign.codePointAt(0), 0);
   const sources = own.calls[heads[0][0]].sources;
@@ -364,8 +365,8 @@ function measured(query) {
     knockout[j] = j === 0 ? -0.06 : (worth > 0.98 ? 3.1 * chance(j, 2, seed) : worth < 0.03 ? -0.5 * chance(j, 3, seed) : 0.02 * (worth - 0.5) ** 3) * Math.min(1, 4 * share + 0.1);
     attribution[j] = knockout[j] * (0.4 + 0.9 * chance(j, 4)) + 0.03 * (chance(j, 5) - 0.5);
   }
-  const why = own.key === "a few words" ? "The estimate needs a backward pass, which a model of whole numbers does not have." : null;
-  if (why) attribution.fill(NaN);
+  const unpriced = own.key === "a few words" ? "The estimate needs a backward pass, which a model of whole numbers does not have." : null;
+  if (unpriced) attribution.fill(NaN);
   const strongest = [...knockout.keys()].filter((j) => Math.abs(knockout[j]) >= 0.05).sort((a, b) => Math.abs(knockout[b]) - Math.abs(knockout[a])).slice(0, 3);
   const carried = strongest.map((source) => {
     const each = heads.slice(0, 60).map(([call, head]) => ({ layer: own.calls[call].layer, head, nats: knockout[source] * 0.4 * chance(call, head, source, 8) ** 3, weight: own.row(call, head, i)[source] })).sort((a, b) => Math.abs(b.nats) - Math.abs(a.nats));
@@ -376,7 +377,7 @@ function measured(query) {
     measured: true, destination: i, target: { id: 4 + seed, ...targetOf(own, i, asked.target) },
     scope: heads.length > 1 ? `${heads.length} heads` : `layer ${own.calls[heads[0][0]].layer}, head ${heads[0][1]}`, noise: 0.0004,
     exact: { knockout: "measured: the model was run again for each source, this position alone", attribution: "estimate: first order, from one backward pass" },
-    why_no_attribution: why, seconds: { attribution: why ? 0 : 0.81, knockout: (sources * STEP_MS) / 1000, heads: 0.8 }, carried,
+    why_no_attribution: unpriced, seconds: { attribution: unpriced ? 0 : 0.81, knockout: (sources * STEP_MS) / 1000, heads: 0.8 }, carried,
   };
   return arrays(facts, { knockout: { data: knockout, shape: [sources] }, attribution: { data: attribution, shape: [sources] } });
 }
@@ -416,7 +417,7 @@ const ANSWERS = {
       texts: (own.texts ?? [own.tokens]).map((tokens) => ({ tokens: tokens.length, numbered: false })), calls: own.calls,
       layers: own.texts ? ["encoder", "decoder"].flatMap((part) => [0, 1].map((layer) => ({ part, layer, call: own.calls.filter((call) => call.layer === layer && call.part === part).map((call) => call.index), gap: null }))) : Array.from({ length: LAYERS }, (_, layer) => ({ part: "decoder", layer, call: own.calls.filter((call) => call.layer === layer).map((call) => call.index), gap: layer === GAP ? "This layer mixes tokens by a convolution; it has no attention." : null })),
       gaps: ["Layer 5 mixes tokens by a convolution; it has no attention."], written_from: own.texts ? null : own.n - 20, seconds: 3.2, predictions: own.n, checks: `${own.calls.length} of ${own.calls.length} calls`,
-      stored: null, default: own.texts ? { call: 3, destination: 40 } : { call: 8, destination: own.n - 1 }, measuring: own.key === "very long" ? { possible: false, why: "This recording was made by another model than the one that is loaded: nothing of it can be measured here." } : { possible: true, why: null },
+      stored: null, default: own.texts ? { call: 3, destination: 40 } : { call: 8, destination: own.n - 1 },
     };
   },
   tokens: (query) => {

@@ -171,6 +171,11 @@ describe("a measurement", () => {
     expect(through(job("running", 2))).toMatchObject({ at: "working", job: { done: 2 } });
   });
 
+  it("says why nothing can be measured, unless it was", () => {
+    expect(through({ is: "answer", measured: false, why: "Another model." })).toEqual({ at: "impossible", why: "Another model." });
+    expect(through({ is: "answer", measured: true, why: null })).toEqual({ at: "measured" });
+  });
+
   it("is cancelled, and may be asked for again", () => {
     const ending = through(unmeasured, asked, job("running"), { is: "cancel" });
     expect(ending).toMatchObject({ at: "working", ending: true });
