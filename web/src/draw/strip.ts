@@ -3,7 +3,7 @@
 import { type Ramp, step } from "../lib/colour";
 import { type Scale, shareOf } from "../lib/scale";
 
-/** Draw the strongest value of each pixel's share of the positions. */
+/** Draw the strongest value, of either sign, of each pixel's share of the positions. */
 export function drawStrip(canvas: HTMLCanvasElement, height: number, values: Float32Array, scale: Scale, ramp: Ramp): void {
   canvas.width = 1;
   canvas.height = height;
@@ -13,7 +13,7 @@ export function drawStrip(canvas: HTMLCanvasElement, height: number, values: Flo
   const strongest = new Float32Array(height);
   values.forEach((value, at) => {
     const y = Math.min(height - 1, Math.floor((at * height) / values.length));
-    if (value > (strongest[y] ?? 0)) strongest[y] = value;
+    if (Math.abs(value) > Math.abs(strongest[y] ?? 0)) strongest[y] = value;
   });
   strongest.forEach((value, y) => {
     const from = 4 * step(shareOf(scale, value));

@@ -1,5 +1,6 @@
 /** The sources of the chosen destination, or the readers of the chosen source (floor state). */
 
+import { isMeasured } from "../lib/lens";
 import { bytes, floats, integers } from "../wire/message";
 import type { RowFacts } from "../wire/api";
 import type { Query } from "./api";
@@ -15,16 +16,23 @@ export interface Edges {
   readonly permitted: Uint8Array;
 }
 
-/** Call while a component is made. */
+/** Which calls and heads are asked about; null until a recording is shown. */
+export function scopeOf({ call, head, selection, shown }: Explorer): Query | null {
+  if (!shown || !call) return null;
+  const which: Query = selection.every ? { call: "all", like: call.index } : { call: call.index };
+  return { run: shown.key, ...which, head: head ?? "all" };
+}
+
+/** Call while a component is made. What is measured is asked for elsewhere. */
 export function askEdges(of: () => Explorer): Asked<Edges> {
   const question = $derived.by(() => {
     const explorer = of();
-    const { call, head, selection } = explorer;
+    const { selection } = explorer;
     const position = selection.mode === "sources" ? explorer.destination : explorer.source;
-    if (!explorer.shown || !call || position === null) return null;
-    const which: Query = selection.every ? { call: "all", like: call.index } : { call: call.index };
+    const scope = scopeOf(explorer);
+    if (!scope || position === null || isMeasured(selection.lens)) return null;
     const end = selection.mode === "sources" ? { destination: position } : { source: position };
-    return JSON.stringify({ run: explorer.shown.key, ...which, head: head ?? "all", ...end, lens: selection.lens });
+    return JSON.stringify({ ...scope, ...end, lens: selection.lens });
   });
   return asking(() => {
     // As text, so that a choice that changes nothing here asks nothing.

@@ -1,10 +1,15 @@
 /** The explorer's state (floor state): the selection, the address that holds it, and the recording that it is of. */
 
+import type { Share } from "../lib/split";
 import type { Call, Run } from "../wire/api";
 import { Api } from "./api";
 import { Asked, asking } from "./asked.svelte";
-import { format, parse, START, type Selection } from "./selection";
+import { changed, format, parse, START, type Selection } from "./selection";
 import { Text } from "./text.svelte";
+
+/** What the heads, and what stands beside the text, have of the width. */
+export const HEADS_SHARE: Share = { usual: 24, least: 16, most: 40 };
+export const SIDE_SHARE: Share = { usual: 36, least: 26, most: 52 };
 
 /** Browsers refuse more changes of the address than a few a second. */
 const PAUSE_MS = 200;
@@ -12,6 +17,8 @@ const PAUSE_MS = 200;
 export class Explorer {
   readonly api = new Api();
   selection = $state.raw<Selection>(START);
+  /** Widths last as long as the visit: a link shows the same in a window of any width. */
+  layout = $state.raw({ heads: HEADS_SHARE.usual, side: SIDE_SHARE.usual });
   readonly run: Asked<Run>;
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
   private systemDark = $state(false);
@@ -87,7 +94,7 @@ export class Explorer {
   /** Change the selection. The address follows; another recording or page is a step that "back" undoes. */
   choose(change: Partial<Selection>): void {
     const before = this.selection;
-    this.selection = { ...before, ...change };
+    this.selection = changed(before, change);
     if (this.selection.run !== before.run || this.selection.page !== before.page) {
       clearTimeout(this.timer);
       this.timer = undefined;
@@ -99,7 +106,7 @@ export class Explorer {
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */
   open(run: string | null): void {
-    this.choose({ run, page: "explore", call: null, every: false, head: null, destination: null, source: null, window: null });
+    this.choose({ run, page: "explore", call: null, every: false, head: null, destination: null, source: null, window: null, target: null });
   }
 
   /** Choose a destination or a source, by what the mode is about. */

@@ -3,15 +3,18 @@
  * link shows the same again, exactly. What is as usual is left out of the address.
  */
 
+import type { Order } from "../lib/evidence";
 import type { Lens } from "../wire/api";
 
-export const LENSES = ["weight", "moved"] as const satisfies readonly Lens[];
+export const LENSES = ["weight", "moved", "attribution", "knockout"] as const satisfies readonly Lens[];
 export const MODES = ["sources", "readers"] as const;
 export const GROUPS = ["token", "word", "sentence", "line"] as const;
 export const BLOCKS = ["largest", "mean"] as const;
 export const SCALES = ["linear", "log"] as const;
 export const THEMES = ["system", "light", "dark"] as const;
-export const SIDES = ["map", "numbers"] as const;
+export const SIDES = ["map", "numbers", "evidence"] as const;
+/** How the evidence is sorted; as usual: by knock-out where it was measured, else by weight. */
+export const ORDERS = ["usual", "position", ...LENSES] as const satisfies readonly ("usual" | Order)[];
 /** How many sources the numbers show one by one. */
 export const ONE_BY_ONE = [4, 8, 16] as const;
 export const PAGES = ["explore", "lesson"] as const;
@@ -45,9 +48,14 @@ export interface Selection {
   readonly scale: (typeof SCALES)[number];
   /** Null: the whole map. */
   readonly window: MapWindow | null;
-  /** What is shown of the chosen head: its map, or one destination worked through. */
+  /** What is shown beside the text: the head's map, one destination worked through, or what its sources were worth. */
   readonly side: (typeof SIDES)[number];
   readonly oneByOne: (typeof ONE_BY_ONE)[number];
+  /** The token whose probability the evidence is about, as text; null: the likeliest at the destination. */
+  readonly target: string | null;
+  readonly order: (typeof ORDERS)[number];
+  /** The plot's axis of weights. */
+  readonly plot: (typeof SCALES)[number];
   readonly theme: (typeof THEMES)[number];
 }
 
@@ -69,8 +77,17 @@ export const START: Selection = {
   window: null,
   side: "map",
   oneByOne: 8,
+  target: null,
+  order: "usual",
+  plot: "log",
   theme: "system",
 };
+
+/** The selection after a change. A target was asked for at one destination: another has its own likeliest. */
+export function changed(before: Selection, change: Partial<Selection>): Selection {
+  const elsewhere = "destination" in change && change.destination !== before.destination;
+  return { ...before, ...(elsewhere ? { target: null } : {}), ...change };
+}
 
 /** Cells are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
 const STEPS = 256;
@@ -105,6 +122,9 @@ export function format(selection: Selection): string {
   if (selection.window) put("window", [selection.window.row, selection.window.column, selection.window.zoom].join("_"));
   put("side", chosen("side"));
   put("each", chosen("oneByOne"));
+  put("for", selection.target);
+  put("order", chosen("order"));
+  put("plot", chosen("plot"));
   put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
   const query = words.toString();
@@ -135,6 +155,9 @@ export function parse(address: string): Selection {
     window: mapWindow(words.get("window")),
     side: one("side", SIDES, START.side),
     oneByOne: ONE_BY_ONE.find((many) => many === count(words.get("each"))) ?? START.oneByOne,
+    target: words.get("for") || null,
+    order: one("order", ORDERS, START.order),
+    plot: one("plot", SCALES, START.plot),
     theme: one("theme", THEMES, START.theme),
   };
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, format, GROUPS, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, START, THEMES, windowOf } from "../../src/state/selection";
+import { BLOCKS, format, GROUPS, LENSES, MODES, ONE_BY_ONE, ORDERS, PAGES, parse, SCALES, type Selection, SIDES, START, THEMES, windowOf } from "../../src/state/selection";
 
 /** Numbers that look random and are the same every time. */
 function dice(seed: number): (below: number) => number {
@@ -33,6 +33,9 @@ function any(roll: (below: number) => number): Selection {
     window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(14) - 7) : null,
     side: one(SIDES),
     oneByOne: one(ONE_BY_ONE),
+    target: roll(3) ? one([" Mary", "\n", "a b & c=d?#", "\u4e2d", "</script>", "%2F", "null", "  "]) : null,
+    order: one(ORDERS),
+    plot: one(SCALES),
     theme: one(THEMES),
   };
 }
@@ -54,9 +57,10 @@ describe("the address", () => {
     expect(format(START)).toBe("#/");
     expect(format({ ...START, run: "minutes", destination: 733 })).toBe("#/?run=minutes&to=733");
     expect(format({ ...START, side: "numbers", oneByOne: 16 })).toBe("#/?side=numbers&each=16");
+    expect(format({ ...START, side: "evidence", target: " Mary", order: "weight", plot: "linear" })).toBe("#/?side=evidence&for=+Mary&order=weight&plot=linear");
   });
 
-  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5"])(
+  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5", "#/?for=&order=colour&plot=round"])(
     "reads %s as usual",
     (address) => expect(parse(address)).toEqual(START),
   );
