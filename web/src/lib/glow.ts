@@ -40,3 +40,10 @@ export function glowOf(values: Float32Array): Glow {
   for (const value of values) if (value > largest) largest = value;
   return { values, largest };
 }
+
+/** What a glowing value is, in words. */
+export function unitOf({ lens, mode, group, rest }: { lens: Lens; mode: string; group: string; rest: boolean }): string {
+  if (rest && mode === "sources" && lens === "weight") return "weight as share of the rest";
+  if (group === "token") return lens;
+  return lens === "weight" ? `sum of weights of the ${group}` : `largest moved of the ${group}`;
+}

@@ -4,7 +4,7 @@ import { bytes, floats, integers } from "../wire/message";
 import type { RowFacts } from "../wire/api";
 import type { Query } from "./api";
 import { asking, type Asked } from "./asked.svelte";
-import type { Explorer } from "./explorer.svelte";
+import type { Looked } from "./explorer.svelte";
 
 export interface Edges {
   /** The position that they are of, and whether it reads or is read. */
@@ -16,7 +16,7 @@ export interface Edges {
 }
 
 /** Call while a component is made. */
-export function askEdges(of: () => Explorer): Asked<Edges> {
+export function askEdges(of: () => Looked): Asked<Edges> {
   const question = $derived.by(() => {
     const explorer = of();
     const { call, head, selection } = explorer;
@@ -40,7 +40,7 @@ export function askEdges(of: () => Explorer): Asked<Edges> {
 }
 
 /** The unit that each token of a text belongs to; nothing is asked while tokens stand for themselves. */
-export function askOwners(of: () => Explorer, textNumber: () => number | null): Asked<Int32Array> {
+export function askOwners(of: () => Looked, textNumber: () => number | null): Asked<Int32Array> {
   const question = $derived.by(() => {
     const explorer = of();
     const { group } = explorer.selection;

@@ -14,7 +14,7 @@ export const THEMES = ["system", "light", "dark"] as const;
 export const SIDES = ["map", "numbers"] as const;
 /** How many sources the numbers show one by one. */
 export const ONE_BY_ONE = [4, 8, 16] as const;
-export const PAGES = ["explore", "lesson"] as const;
+export const PAGES = ["explore", "lesson", "compare"] as const;
 
 /** Where the map stands: the cell in its middle (row, column; parts of a cell count) and its zoom. */
 export interface MapWindow {
@@ -28,6 +28,8 @@ export interface Selection {
   /** The lesson's step, from 1. */
   readonly step: number;
   readonly run: string | null;
+  /** The recording that it is compared with. */
+  readonly beside: string | null;
   /** The call's index; null until one is chosen: then the recording's own suggestion holds. */
   readonly call: number | null;
   /** One call, or all of the same kind together. */
@@ -55,6 +57,7 @@ export const START: Selection = {
   page: "explore",
   step: 1,
   run: null,
+  beside: null,
   call: null,
   every: false,
   head: null,
@@ -72,13 +75,13 @@ export const START: Selection = {
   theme: "system",
 };
 
-/** Cells are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
-const STEPS = 256;
+/** Cells and zooms are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
+export const STEPS = 256;
 
 export function windowOf(row: number, column: number, zoom: number): MapWindow {
   // Adding 0 turns -0, which no address can hold, into 0.
-  const step = (cell: number): number => Math.round(cell * STEPS) / STEPS + 0;
-  return { row: step(row), column: step(column), zoom: Math.round(zoom) + 0 };
+  const step = (part: number): number => Math.round(part * STEPS) / STEPS + 0;
+  return { row: step(row), column: step(column), zoom: step(zoom) };
 }
 
 /** Write a selection as an address, beginning with "#/". */
@@ -91,6 +94,7 @@ export function format(selection: Selection): string {
     selection[name] === START[name] ? null : (selection[name] as Selection[Name] & (string | number));
   put("step", chosen("step"));
   put("run", selection.run);
+  put("beside", selection.beside);
   put("call", selection.call);
   if (selection.every) put("every", "yes");
   put("head", selection.head);
@@ -121,6 +125,7 @@ export function parse(address: string): Selection {
     page: PAGES.find((name) => name === page) ?? START.page,
     step: count(words.get("step")) ?? START.step,
     run: words.get("run"),
+    beside: words.get("beside"),
     call: count(words.get("call")),
     every: words.get("every") === "yes",
     head: count(words.get("head")),
