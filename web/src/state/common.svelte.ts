@@ -23,6 +23,8 @@ export class Common {
   cell = $state.raw<Cell | null>(null);
   /** The token of a text under the pointer. */
   token = $state.raw<Pointed | null>(null);
+  /** Cells along the side of a block that the maps show. */
+  block = $state(1);
   /** Where one of the maps was moved to, and which one. */
   moved = $state.raw<{ readonly by: string; readonly to: MapWindow } | null>(null);
   private readonly largest = new SvelteMap<string, number>();

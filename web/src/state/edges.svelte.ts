@@ -1,5 +1,6 @@
 /** The sources of the chosen destination, or the readers of the chosen source (floor state). */
 
+import { PERMITTED } from "../lib/glow";
 import { bytes, floats, integers } from "../wire/message";
 import type { RowFacts } from "../wire/api";
 import type { Query } from "./api";
@@ -53,5 +54,31 @@ export function askOwners(of: () => Looked, textNumber: () => number | null): As
     if (question === null) return null;
     const query = JSON.parse(question) as Query;
     return async (signal) => integers(await of().api.get("units", query, signal), "owners");
+  });
+}
+
+/** The share of each row that rests on no token that was meant: a learned sink, or where there is none the first token. */
+export interface Resting {
+  readonly learned: boolean;
+  /** By destination; NaN where it has none. */
+  readonly shares: Float32Array;
+}
+
+/** Call while a component is made. */
+export function askResting(of: () => Looked): Asked<Resting> {
+  const question = $derived.by(() => {
+    const { call, head, shown, selection } = of();
+    if (!shown || !call || head === null || selection.every) return null;
+    return JSON.stringify({ run: shown.key, call: call.index, head, source: 0, lens: "weight" });
+  });
+  return asking(() => {
+    if (question === null) return null;
+    const query = JSON.parse(question) as Query;
+    return async (signal) => {
+      const message = await of().api.get<RowFacts>("column", query, signal);
+      if (message.arrays["sinks"]) return { learned: true, shares: floats(message, "sinks") };
+      const permitted = bytes(message, "permitted");
+      return { learned: false, shares: floats(message, "values").map((value, at) => (permitted[at] === PERMITTED.yes ? value : Number.NaN)) };
+    };
   });
 }
