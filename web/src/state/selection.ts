@@ -3,7 +3,7 @@
  * link shows the same again, exactly. What is as usual is left out of the address.
  */
 
-import type { Lens } from "../wire/api";
+import { type Kind, KINDS, type Lens } from "../wire/api";
 
 export const LENSES = ["weight", "moved"] as const satisfies readonly Lens[];
 export const MODES = ["sources", "readers"] as const;
@@ -50,6 +50,10 @@ export interface Selection {
   /** What is shown of the chosen head: its map, or one destination worked through. */
   readonly side: (typeof SIDES)[number];
   readonly oneByOne: (typeof ONE_BY_ONE)[number];
+  /** The figure that heads are ranked by; null: in the model's order. */
+  readonly order: string | null;
+  /** The kinds of heads that are shown, in the order of their list; none: all. */
+  readonly kinds: readonly Kind[];
   readonly theme: (typeof THEMES)[number];
 }
 
@@ -72,6 +76,8 @@ export const START: Selection = {
   window: null,
   side: "map",
   oneByOne: 8,
+  order: null,
+  kinds: [],
   theme: "system",
 };
 
@@ -82,6 +88,11 @@ export function windowOf(row: number, column: number, zoom: number): MapWindow {
   // Adding 0 turns -0, which no address can hold, into 0.
   const step = (part: number): number => Math.round(part * STEPS) / STEPS + 0;
   return { row: step(row), column: step(column), zoom: step(zoom) };
+}
+
+/** Kinds in the order of their list, each once; others are none. */
+export function kindsOf(words: readonly string[]): readonly Kind[] {
+  return KINDS.filter((kind) => words.includes(kind));
 }
 
 /** Write a selection as an address, beginning with "#/". */
@@ -109,6 +120,8 @@ export function format(selection: Selection): string {
   if (selection.window) put("window", [selection.window.row, selection.window.column, selection.window.zoom].join("_"));
   put("side", chosen("side"));
   put("each", chosen("oneByOne"));
+  put("order", selection.order);
+  if (selection.kinds.length) put("kinds", selection.kinds.join("_"));
   put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
   const query = words.toString();
@@ -140,6 +153,8 @@ export function parse(address: string): Selection {
     window: mapWindow(words.get("window")),
     side: one("side", SIDES, START.side),
     oneByOne: ONE_BY_ONE.find((many) => many === count(words.get("each"))) ?? START.oneByOne,
+    order: words.get("order"),
+    kinds: kindsOf(words.get("kinds")?.split("_") ?? []),
     theme: one("theme", THEMES, START.theme),
   };
 }

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, format, GROUPS, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, START, THEMES, windowOf } from "../../src/state/selection";
+import { BLOCKS, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, START, THEMES, windowOf } from "../../src/state/selection";
+import { KINDS } from "../../src/wire/api";
 
 /** Numbers that look random and are the same every time. */
 function dice(seed: number): (below: number) => number {
@@ -34,6 +35,8 @@ function any(roll: (below: number) => number): Selection {
     window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(1400) / 97 - 7) : null,
     side: one(SIDES),
     oneByOne: one(ONE_BY_ONE),
+    order: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
+    kinds: kindsOf(KINDS.filter(() => roll(4) === 0)),
     theme: one(THEMES),
   };
 }
@@ -62,8 +65,13 @@ describe("the address", () => {
     (address) => expect(parse(address)).toEqual(START),
   );
 
+  it("holds kinds of heads in the order of their list, each once, and none that there is not", () => {
+    expect(format({ ...START, order: "entropy", kinds: ["sink", "local"] })).toBe("#/?order=entropy&kinds=sink_local");
+    expect(parse("#/?kinds=local_colour_sink_local").kinds).toEqual(["sink", "local"]);
+  });
+
   it("cuts a window to what an address can hold", () => {
-    expect(windowOf(1 / 3, 2 / 3, 2)).toEqual({ row: 85 / 256, column: 171 / 256, zoom: 2 });
+    expect(windowOf(1 / 3, 2 / 3, -2 / 3)).toEqual({ row: 85 / 256, column: 171 / 256, zoom: -171 / 256 });
     expect(Object.is(windowOf(-0.0001, 0, -0).row, 0)).toBe(true);
   });
 });
