@@ -41,3 +41,11 @@ export function glowOf(values: Float32Array): Glow {
   for (const value of values) if (Math.abs(value) > largest) largest = Math.abs(value);
   return { values, largest };
 }
+
+/** What a glowing value is, in words. */
+export function unitOf({ lens, mode, group, rest }: { lens: Lens; mode: string; group: string; rest: boolean }): string {
+  if (rest && mode === "sources" && lens === "weight") return "weight as share of the rest";
+  const plain = { weight: "weight", moved: "moved", attribution: "nats, estimate", knockout: "nats, knock-out" }[lens];
+  if (group === "token") return plain;
+  return ADDS_UP[lens] ? `${plain}, sum of the ${group}` : `${plain}, largest of the ${group}`;
+}

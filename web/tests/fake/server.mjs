@@ -197,7 +197,8 @@ function line(own, query, valueAt, permittedAt, name) {
     meaning: lens === "moved" ? `how far the source's value moved the destination's stream, the mean of ${chosen.length} heads` : chosen.length > 1 ? `the weight, the mean of ${chosen.length} heads` : "the weight of this head",
     exact: "exact", sink: name === "source" && own.calls[chosen[0][0]].sinks ? own.sink(chosen[0][0]) : null, empty: best < 0, heads: chosen.length, largest: best < 0 ? null : { at: best, value: values[best] },
   };
-  return arrays(facts, { values: { data: values, shape: [size] }, permitted: { data: permitted, shape: [size] } });
+  const sinks = name === "destination" && chosen.length === 1 && own.calls[chosen[0][0]].sinks ? { sinks: { data: new Float32Array(size).fill(own.sink(chosen[0][0])), shape: [size] } } : {};
+  return arrays(facts, { values: { data: values, shape: [size] }, permitted: { data: permitted, shape: [size] }, ...sinks });
 }
 
 function thumbs(own, call) {

@@ -325,6 +325,8 @@ def row(recording: Recording, chosen: Chosen, destination: int, lens: str) -> Me
 def column(recording: Recording, chosen: Chosen, source: int, lens: str) -> Message:
     """Return who reads a source; see `row`. A destination that was not recorded has 2 instead of "permitted".
 
+    Of one head with a sink there is beside it "sinks", the share of each row that the sink takes.
+
     Raises:
         InputError: no such source, an unknown lens, a recording without output projections.
     """
@@ -342,7 +344,20 @@ def column(recording: Recording, chosen: Chosen, source: int, lens: str) -> Mess
             for start, stop in _runs(call):
                 one[start:stop] = permitted_pairs(call, head, range(start, stop), range(source, source + 1))[:, 0]
             permitted = one if permitted is None else np.maximum(permitted, one)
-    return total.message(lens, permitted, counted, None)
+    told, sinks = total.message(lens, permitted, counted, None), _sinks(chosen)
+    return told if sinks is None else Message(told.facts, {**told.arrays, "sinks": sinks})
+
+
+def _sinks(chosen: Chosen) -> NDArray[np.float32] | None:
+    """Return the share of each row that a head's sink takes, NaN without a row; None: no sink, or several heads."""
+    call, heads = chosen.pairs[0]
+    if chosen.heads > 1 or call.sinks is None:
+        return None
+    shares = np.full(call.destinations, np.nan, np.float32)
+    for start, stop in _runs(call):
+        shares[start:stop] = sink_share(call, heads[0], range(start, stop))
+    shares[call.rows[np.isneginf(call.lse[call.place_of_head(heads[0])])]] = np.nan
+    return shares
 
 
 def _runs(call: Call) -> Any:
