@@ -10,7 +10,7 @@ import { Text } from "./text.svelte";
 const PAUSE_MS = 200;
 
 export class Explorer {
-  readonly api = new Api();
+  readonly api: Api;
   selection = $state.raw<Selection>(START);
   readonly run: Asked<Run>;
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
@@ -18,8 +18,12 @@ export class Explorer {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private texts = new Map<string, Text>();
 
-  /** Call while the page's component is made. */
-  constructor(private readonly place: Window) {
+  /** Call while the page's component is made. `ask` stands in the place of the network. */
+  constructor(
+    private readonly place: Window,
+    ask?: typeof fetch,
+  ) {
+    this.api = new Api(ask);
     this.selection = parse(place.location.hash);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;
