@@ -29,6 +29,7 @@ from wherefrom.questions.worked import worked_row
 from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, is_numbered
 from wherefrom.spans import Tokens
+from wherefrom.views.cells import own_texts
 from wherefrom.views.web.wire import Message
 
 Lens = Literal["weight", "moved"]
@@ -191,14 +192,9 @@ def tokens(recording: Recording, text: int, start: int, count: int) -> Message:
     chosen = texts[check_index("text", text, len(texts))]
     first = check_index("position", start, len(chosen) + 1)
     some = chosen[first : min(first + min(count, MOST_TOKENS), len(chosen))]
-    end = chosen[first - 1].span[1] if first else 0
-    shown = []
-    for token in some:
-        shown.append([token.label, chosen.text[max(end, token.span[0]) : token.span[1]]])
-        end = max(end, token.span[1])
     facts = {
         "start": first,
-        "tokens": shown,
+        "tokens": [[token.label, own] for token, own in zip(some, own_texts(chosen, first), strict=False)],
         "predicted": list(_predicted(recording, first, first + len(some))) if text == 0 else [],
     }
     return Message(facts, {"ids": np.array([token.id for token in some], np.int32)})
