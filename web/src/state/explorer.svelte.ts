@@ -23,7 +23,7 @@ export type Looked = Pick<
 >;
 
 export class Explorer {
-  readonly api = new Api();
+  readonly api: Api;
   selection = $state.raw<Selection>(START);
   /** Widths last as long as the visit: a link shows the same in a window of any width. */
   layout = $state.raw({ heads: HEADS_SHARE.usual, side: SIDE_SHARE.usual });
@@ -35,8 +35,12 @@ export class Explorer {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private readonly texts = new Texts(this.api);
 
-  /** Call while the page's component is made. */
-  constructor(private readonly place: Window) {
+  /** Call while the page's component is made. `ask` stands in the place of the network. */
+  constructor(
+    private readonly place: Window,
+    ask?: typeof fetch,
+  ) {
+    this.api = new Api(ask);
     this.selection = parse(place.location.hash);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;

@@ -90,6 +90,10 @@ class Explorer:
             *(Route(f"/api/{name}", partial(self._told, name, teller)) for name, teller in self._tellers.items()),
         ]
 
+    def answer(self, name: str, own: Recording, asked: Asked) -> tuple[str, bytes]:
+        """Return the answer to a question about a recording: its media type and its bytes."""
+        return self._tellers[name](own, asked).packed()
+
     async def _runs(self, request: Request) -> Response:
         return await self._answered(
             lambda: Message({"runs": [{"key": run.key} for run in self._shelf.runs()]}).packed()
