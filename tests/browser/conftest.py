@@ -19,6 +19,8 @@ from stage import AXE, CHROMIUM, Served, fill, served
 
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
+POLICY = """addEventListener("securitypolicyviolation",
+  (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`))"""
 expect.set_options(timeout=20_000)
 
 
@@ -49,9 +51,7 @@ class Watch:
         page.on("pageerror", lambda error: self.faults.append(f"page error: {error}"))
         page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("crash", lambda _: self.faults.append("the page crashed"))
-        page.add_init_script(
-            "addEventListener('securitypolicyviolation', e => console.error(`policy: ${e.violatedDirective} ${e.blockedURI}`))"
-        )
+        page.add_init_script(POLICY)
 
     def foresee(self, *patterns: str) -> None:
         self.foreseen.extend(patterns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -28,22 +29,17 @@ TALK_TOKENS, THOUSANDS_TOKENS, LONG_TOKENS = 734, 2000, 32_768
 HOSTILE = "</script><img src=x onerror=window.hit=1>"
 """A token and, as a folder within a folder, a recording's name."""
 HOSTILE_TOKENS = (
-    HOSTILE,
-    " ",
-    "\u202egnp.exe",
-    "a\u200bb",
-    "👩\u200d👩\u200d👧",
-    "中文",
-    "\u05e9\u05dc\u05d5\u05dd",
-    "\n",
-    '"><script>window.hit=1</script>',
-    "end",
+    *(HOSTILE, " ", "\u202egnp.exe", "a\u200bb", "👩\u200d👩\u200d👧", "中文", "\u05e9\u05dc\u05d5\u05dd", "\n"),
+    *('"><script>window.hit=1</script>', "end"),
 )
 
-WORDS = (
-    "the council met on tuesday and anna brought the ledger while peter kept the keys to the old mill nobody had seen "
-    "map harbour needs stone before winter they asked who would carry it across bridge"
-).split()
+WORDS = tuple(
+    re.findall(
+        r"\w+",
+        "the council met on tuesday and anna brought the ledger while peter kept the keys to the old mill nobody had "
+        "seen map harbour needs stone before winter they asked who would carry it across bridge",
+    )
+)
 
 
 def prose(length: int, seed: int = 1) -> str:
