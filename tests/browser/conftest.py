@@ -6,9 +6,7 @@ Where there is no browser these tests are skipped, unless WHEREFROM_BROWSER=requ
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,11 +14,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 from stage import AXE, CHROMIUM, Served, fill, served
+from watching import Watch
 
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
-POLICY = """addEventListener("securitypolicyviolation",
-  (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`))"""
 expect.set_options(timeout=20_000)
 
 
@@ -29,40 +26,6 @@ def lacking(what: str) -> NoReturn:
     if os.environ.get("WHEREFROM_BROWSER") == "required":
         pytest.fail(f"WHEREFROM_BROWSER=required, and there is no {what}")
     pytest.skip(f"there is no {what}, and WHEREFROM_BROWSER does not say that it is required")
-
-
-@dataclass
-class Watch:
-    """What a page did that no page may do.
-
-    Attributes:
-        host: whom it may ask.
-        faults: what it did, in words.
-        foreseen: patterns of what this test provokes.
-    """
-
-    host: str
-    faults: list[str] = field(default_factory=list)
-    foreseen: list[str] = field(default_factory=list)
-
-    def over(self, page: Page) -> None:
-        page.on("request", lambda request: self._asked(request.url))
-        page.on("console", lambda said: said.type == "error" and self.faults.append(f"console: {said.text}"))
-        page.on("pageerror", lambda error: self.faults.append(f"page error: {error}"))
-        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("crash", lambda _: self.faults.append("the page crashed"))
-        page.add_init_script(POLICY)
-
-    def foresee(self, *patterns: str) -> None:
-        self.foreseen.extend(patterns)
-
-    def _asked(self, url: str) -> None:
-        if not url.startswith((self.host, "data:", f"blob:{self.host}")):
-            self.faults.append(f"asked another host: {url}")
-
-    @property
-    def unforeseen(self) -> list[str]:
-        return [fault for fault in self.faults if not any(re.search(pattern, fault) for pattern in self.foreseen)]
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +79,7 @@ def opened(browser: Browser, watch: Watch) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **how})
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(15_000)
         watch.over(page)
         if address:
             page.goto(address)

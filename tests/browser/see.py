@@ -37,6 +37,11 @@ def option(place: Page | Locator, group: str, name: str) -> Locator:
     return place.get_by_role("radiogroup", name=group).get_by_text(name, exact=True)
 
 
+def segment(page: Page, group: str, name: str) -> Locator:
+    """The word of a radio button of the lesson."""
+    return page.get_by_role("group", name=group, exact=True).get_by_text(name, exact=True)
+
+
 def detail(page: Page) -> Locator:
     """What is said below the text of one position."""
     return panel(page, "Text").locator(".detail .what")
