@@ -19,8 +19,8 @@ def digits(value: float, count: int = 3) -> str:
         power += 1
         exact = exact.quantize(Decimal(1).scaleb(power - count + 1), ROUND_HALF_UP)
     if 1e-4 <= abs(value) < 1e6:
-        plain = f"{exact:f}" if power < count else f"{int(exact):,}"
-        return plain.replace("-", MINUS)
+        whole = f"{Decimal(value).quantize(Decimal(1), ROUND_HALF_UP):,}"  # a whole number is not cut
+        return (f"{exact:f}" if power < count else whole).replace("-", MINUS)
     mantissa = exact.scaleb(-power)
     return f"{mantissa:f}".replace("-", MINUS) + "\u00d710" + str(power).translate(RAISED)
 

@@ -54,7 +54,7 @@ def prose(length: int, seed: int = 1) -> str:
 def hostile() -> Recording:
     """Tokens that would run, turn around or hide what stands beside them, in a text, on axes and in predictions."""
     call = random_call(MASKS["causal"], length=len(HOSTILE_TOKENS), seed=3)
-    made = recording_of(call, replace(call, layer=1, name=HOSTILE), letters="abcdefghij")
+    made = recording_of(call, replace(call, layer=1, name=HOSTILE), letters="abcdefghijklmnop"[: len(HOSTILE_TOKENS)])
     predicted = plain().predictions[0]
     labels = (HOSTILE, "\u202egnp.exe")
     return replace(
