@@ -33,7 +33,7 @@ export class Explorer {
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
   private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private readonly texts = new Texts(this.api);
+  private readonly texts: Texts;
 
   /** Call while the page's component is made. `ask` stands in the place of the network. */
   constructor(
@@ -41,6 +41,7 @@ export class Explorer {
     ask?: typeof fetch,
   ) {
     this.api = new Api(ask);
+    this.texts = new Texts(this.api);
     this.selection = parse(place.location.hash);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;

@@ -1,0 +1,127 @@
+"""What the browser's tests look at: recordings made in seconds, and the command that serves them."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+import psutil
+
+import wherefrom
+from by_hand import MASKS, keeping, random_call, recording_of
+from recordings import everything, plain, tokens_of
+from small import write_small_model
+from wherefrom.recording import Recording, save_recording
+
+CHROMIUM = shutil.which("chromium")
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+
+TALK, THOUSANDS, LONG, BROKEN = "talk", "thousands", "long", "broken"
+TALK_TOKENS, THOUSANDS_TOKENS, LONG_TOKENS = 734, 2000, 32_768
+HOSTILE = "</script><img src=x onerror=window.hit=1>"
+"""A token and, as a folder within a folder, a recording's name."""
+HOSTILE_TOKENS = (
+    *(HOSTILE, " ", "\u202egnp.exe", "a\u200bb", "👩\u200d👩\u200d👧", "中文", "\u05e9\u05dc\u05d5\u05dd", "\n"),
+    *('"><script>window.hit=1</script>', "end"),
+)
+
+WORDS = tuple(
+    re.findall(
+        r"\w+",
+        "the council met on tuesday and anna brought the ledger while peter kept the keys to the old mill nobody had "
+        "seen map harbour needs stone before winter they asked who would carry it across bridge",
+    )
+)
+
+
+def prose(length: int, seed: int = 1) -> str:
+    """Words in no order, sentences and lines, the same for a seed."""
+    draw = random.Random(seed)
+    said = "The capital of Italy is Rome.\n"
+    while len(said) < length:
+        said += draw.choice(WORDS) + draw.choice([" "] * 9 + [". ", ".\n"])
+    return said[:length]
+
+
+def hostile() -> Recording:
+    """Tokens that would run, turn around or hide what stands beside them, in a text, on axes and in predictions."""
+    call = random_call(MASKS["causal"], length=len(HOSTILE_TOKENS), seed=3)
+    made = recording_of(call, replace(call, layer=1, name=HOSTILE), letters="abcdefghijklmnop"[: len(HOSTILE_TOKENS)])
+    predicted = plain().predictions[0]
+    labels = (HOSTILE, "\u202egnp.exe")
+    return replace(
+        made,
+        tokens=tokens_of(*HOSTILE_TOKENS),
+        model=replace(made.model, name=HOSTILE),
+        predictions=tuple(replace(predicted, position=at, labels=labels) for at in range(len(HOSTILE_TOKENS))),
+    )
+
+
+def fill(folder: Path) -> Path:
+    """Write every recording that is looked at below a folder."""
+    small = wherefrom.load(write_small_model(folder / "model", max_position_embeddings=4096))
+    wide = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    long = wherefrom.load(write_small_model(folder / "long", max_position_embeddings=LONG_TOKENS, head_dim=16, **wide))
+    shelf = folder / "shelf"
+    (shelf / HOSTILE).parent.mkdir(parents=True)
+    for name, model, length in (
+        (TALK, small, TALK_TOKENS),
+        (THOUSANDS, small, THOUSANDS_TOKENS),
+        (LONG, long, LONG_TOKENS),
+    ):
+        predictions = "last" if name == LONG else "all"
+        wherefrom.record(model, prose(length), predictions=predictions, to=shelf / f"{name}.wherefrom")
+    hand = {
+        HOSTILE: hostile(),
+        "everything": everything(),
+        "empty rows": recording_of(random_call(MASKS["padding before"]), letters="abcabca"),
+        "some rows": recording_of(keeping(random_call(MASKS["causal"]), [1, 4], [0, 3, 6]), letters="abcabca"),
+    }
+    for name, recording in hand.items():
+        save_recording(recording, shelf / f"{name}.wherefrom")
+    shutil.copytree(shelf / "some rows.wherefrom", shelf / f"{BROKEN}.wherefrom")
+    for file in (shelf / f"{BROKEN}.wherefrom").rglob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:40])
+    return shelf
+
+
+@dataclass(frozen=True)
+class Served:
+    """`wherefrom explore` as people start it."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def link(self, **chosen: object) -> str:
+        """The address of a view."""
+        page = chosen.pop("page", "")
+        return f"{self.address}#/{page}?{urlencode(chosen)}"
+
+    def resident(self) -> int:
+        """Bytes of memory that the server holds."""
+        held: int = psutil.Process(self.process.pid).memory_info().rss
+        return held
+
+
+@contextmanager
+def served(*arguments: str | Path) -> Iterator[Served]:
+    """Serve until the end of the block."""
+    command = [sys.executable, "-m", "wherefrom", "explore", *map(str, arguments), "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline().split()
+        if len(said) < 5:
+            raise RuntimeError(process.stderr.read() if process.stderr else "it said nothing")
+        yield Served(process, said[4])
+    finally:
+        process.terminate()
+        process.communicate()
