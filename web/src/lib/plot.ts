@@ -24,7 +24,7 @@ const TICKS = 6;
 
 export function plotOf(weights: Float32Array, nats: Float32Array, kind: Scale["kind"], width: number, height: number): Plot {
   const most = (values: Float32Array, sign: 1 | -1): number => values.reduce((best, value) => Math.max(best, sign * value), 0);
-  const scale = scaleTo(most(weights, 1), kind);
+  const scale = axisOf(weights, scaleTo(most(weights, 1), kind));
   const [high, low] = [most(nats, 1), -most(nats, -1)];
   const room = ROOM * (high - low || 1);
   const [top, bottom] = [high + room, low - room];
@@ -38,6 +38,14 @@ export function plotOf(weights: Float32Array, nats: Float32Array, kind: Scale["k
     up: roundTicks(bottom, top, TICKS).map((value) => ({ value, at: y(value) })),
     least: scale.low,
   };
+}
+
+/** A log axis begins at the power of ten below the least weight, where that is within what the scale tells apart. */
+function axisOf(weights: Float32Array, scale: Scale): Scale {
+  if (scale.kind === "linear") return scale;
+  const least = weights.reduce((best, weight) => (weight > 0 ? Math.min(best, weight) : best), scale.high);
+  // A little lower: what stands at the power itself is not at the edge.
+  return { ...scale, low: Math.max(scale.low, 0.8 * 10 ** Math.floor(Math.log10(least))) };
 }
 
 export interface Named {

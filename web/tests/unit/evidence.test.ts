@@ -90,6 +90,13 @@ describe("weight against knock-out", () => {
     for (const one of [Float32Array.of(0), new Float32Array()]) expect(Number.isFinite(plotOf(one, one, "log", 400, 200).y(0))).toBe(true);
   });
 
+  it("begins a log axis where the weights do, if that is not too far", () => {
+    const least = (...weights: number[]): number => plotOf(Float32Array.from(weights), Float32Array.from(weights), "log", 400, 200).least;
+    expect(least(0.5, 0.02)).toBeCloseTo(0.008, 9);
+    expect(least(0.5, 0.02, 0)).toBeCloseTo(0.008, 9);
+    expect(least(0.5, 1e-9)).toBeCloseTo(0.00005, 9);
+  });
+
   it("names no two on one another, and none out of the frame", () => {
     const points = Array.from({ length: 6 }, (_, at) => ({ x: 390 - at, y: 4 + at, width: 60 }));
     const names = namesOf(points, 20, 400, 200);
