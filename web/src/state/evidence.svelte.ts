@@ -102,10 +102,10 @@ export class Evidence {
     const [row, now] = [this.row("weight"), this.now];
     const values = this.lenses[lens];
     if (!row || !now || !values) return null;
-    const meaning = lens === "knockout" ? "nats that the target loses without the source" : "estimate of the same, hollow";
+    const verb = lens === "knockout" ? "loses" : "would lose, to first order,";
     const facts: RowFacts = {
       unit: "nats",
-      meaning: `${meaning}, ${now.facts.scope}`,
+      meaning: `nats that the target ${verb} without the source, ${now.facts.scope}`,
       exact: now.facts.exact[lens],
       sink: null,
       empty: row.facts.empty,

@@ -90,9 +90,16 @@ describe("weight against knock-out", () => {
     for (const one of [Float32Array.of(0), new Float32Array()]) expect(Number.isFinite(plotOf(one, one, "log", 400, 200).y(0))).toBe(true);
   });
 
+  it("begins a log axis where the weights do, if that is not too far", () => {
+    const least = (...weights: number[]): number => plotOf(Float32Array.from(weights), Float32Array.from(weights), "log", 400, 200).least;
+    expect(least(0.5, 0.02)).toBeCloseTo(0.008, 9);
+    expect(least(0.5, 0.02, 0)).toBeCloseTo(0.008, 9);
+    expect(least(0.5, 1e-9)).toBeCloseTo(0.00005, 9);
+  });
+
   it("names no two on one another, and none out of the frame", () => {
     const points = Array.from({ length: 6 }, (_, at) => ({ x: 390 - at, y: 4 + at, width: 60 }));
-    const names = namesOf(points, 20, 400, 200);
+    const names = namesOf(points, { xs: [], ys: [] }, 20, 400, 200);
     expect(names.length).toBeGreaterThan(0);
     expect(names.length).toBeLessThan(points.length);
     expect(names[0]?.at).toBe(0);
@@ -100,9 +107,14 @@ describe("weight against knock-out", () => {
     names.forEach((a, at) => names.slice(at + 1).forEach((b) => expect(Math.abs(a.middle - b.middle) >= 20 || Math.abs(a.left - b.left) > 60).toBe(true)));
   });
 
+  it("puts a name where it lies on the fewest points", () => {
+    const [name] = namesOf([{ x: 100, y: 100, width: 60 }], { xs: [100, 130, 130, 70], ys: [100, 100, 80, 100] }, 20, 400, 200);
+    expect(name).toEqual({ at: 0, left: 33, middle: 84 });
+  });
+
   it("finds the point under the pointer", () => {
-    expect(nearest([0, 10, 50], [0, 10, 50], 12, 10, 16)).toBe(1);
-    expect(nearest([0, 10, 50], [0, 10, 50], 30, 30, 16)).toBeNull();
+    expect(nearest({ xs: [0, 10, 50], ys: [0, 10, 50] }, 12, 10, 16)).toBe(1);
+    expect(nearest({ xs: [0, 10, 50], ys: [0, 10, 50] }, 30, 30, 16)).toBeNull();
   });
 });
 
