@@ -18,7 +18,6 @@ export type Looked = Pick<
 >;
 
 export class Explorer {
-  readonly api = new Api();
   selection = $state.raw<Selection>(START);
   readonly run: Asked<Run>;
   /** The recording that this one is compared with. */
@@ -26,10 +25,14 @@ export class Explorer {
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
   private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private readonly texts = new Texts(this.api);
+  private readonly texts: Texts;
 
   /** Call while the page's component is made. */
-  constructor(private readonly place: Window) {
+  constructor(
+    private readonly place: Window,
+    readonly api = new Api(),
+  ) {
+    this.texts = new Texts(api);
     this.selection = parse(place.location.hash);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;
@@ -90,14 +93,13 @@ export class Explorer {
   /** Change the selection. The address follows; another recording or page is a step that "back" undoes. */
   choose(change: Partial<Selection>): void {
     const before = this.selection;
-    this.selection = { ...before, ...change };
-    if (this.selection.run !== before.run || this.selection.beside !== before.beside || this.selection.page !== before.page) {
-      clearTimeout(this.timer);
-      this.timer = undefined;
-      this.place.history.pushState(null, "", format(this.selection));
-    } else {
-      this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
-    }
+    const after = { ...before, ...change };
+    const step = after.run !== before.run || after.beside !== before.beside || after.page !== before.page;
+    // "Back" leads to what was chosen last before the step, also if the address does not say so yet.
+    if (step) this.write();
+    this.selection = after;
+    if (step) this.place.history.pushState(null, "", format(after));
+    else this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
   }
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */
