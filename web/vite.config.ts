@@ -22,5 +22,11 @@ export default defineConfig({
     },
   },
   server: { proxy: { "/api": "http://127.0.0.1:8931" } },
-  test: { include: ["tests/unit/**/*.test.ts"] },
+  // State is tested as the browser runs it: compiled for a page, not for a server.
+  resolve: process.env["VITEST"] ? { conditions: ["browser"] } : {},
+  test: {
+    include: ["tests/unit/**/*.test.ts"],
+    testTransformMode: { web: ["**/*.test.ts"] },
+    server: { deps: { inline: [/svelte/] } },
+  },
 });

@@ -8,6 +8,11 @@ export class Asked<Answer> {
   waiting = $state(false);
   /** A sentence, where there is no answer. */
   error = $state<string | null>(null);
+
+  /** The answer to what is asked now; null while it is waited for. */
+  get current(): Answer | null {
+    return this.waiting ? null : this.value;
+  }
 }
 
 /** Call while a component is made. `question` reads what it depends on and returns what asks, or null for nothing. */

@@ -23,7 +23,6 @@ export type Looked = Pick<
 >;
 
 export class Explorer {
-  readonly api: Api;
   selection = $state.raw<Selection>(START);
   /** Widths last as long as the visit: a link shows the same in a window of any width. */
   layout = $state.raw({ heads: HEADS_SHARE.usual, side: SIDE_SHARE.usual });
@@ -35,13 +34,12 @@ export class Explorer {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private readonly texts: Texts;
 
-  /** Call while the page's component is made. `ask` stands in the place of the network. */
+  /** Call while the page's component is made. */
   constructor(
     private readonly place: Window,
-    ask?: typeof fetch,
+    readonly api = new Api(),
   ) {
-    this.api = new Api(ask);
-    this.texts = new Texts(this.api);
+    this.texts = new Texts(api);
     this.selection = parse(place.location.hash);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;
@@ -102,14 +100,13 @@ export class Explorer {
   /** Change the selection. The address follows; another recording or page is a step that "back" undoes. */
   choose(change: Partial<Selection>): void {
     const before = this.selection;
-    this.selection = changed(before, change);
-    if (this.selection.run !== before.run || this.selection.beside !== before.beside || this.selection.page !== before.page) {
-      clearTimeout(this.timer);
-      this.timer = undefined;
-      this.place.history.pushState(null, "", format(this.selection));
-    } else {
-      this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
-    }
+    const after = changed(before, change);
+    const step = after.run !== before.run || after.beside !== before.beside || after.page !== before.page;
+    // "Back" leads to what was chosen last before the step, also if the address does not say so yet.
+    if (step) this.write();
+    this.selection = after;
+    if (step) this.place.history.pushState(null, "", format(after));
+    else this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
   }
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { Api, ApiError, said } from "../../src/state/api";
+import { dice } from "./dice";
 
 interface Asked {
   readonly address: string;
@@ -161,11 +162,7 @@ describe("Api", () => {
   });
 
   it("agrees with a slow obvious twin over random sequences", async () => {
-    let state = 5;
-    const roll = (below: number): number => {
-      state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-      return Math.floor((state / 4294967296) * below);
-    };
+    const roll = dice(5);
     for (let turn = 0; turn < 100; turn += 1) {
       let sent = 0;
       const api = new Api((input) => {

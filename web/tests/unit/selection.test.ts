@@ -2,17 +2,9 @@ import { describe, expect, it } from "vitest";
 
 import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START, THEMES, windowOf } from "../../src/state/selection";
 import { KINDS } from "../../src/wire/api";
+import { type Dice, dice } from "./dice";
 
-/** Numbers that look random and are the same every time. */
-function dice(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return Math.floor((state / 4294967296) * below);
-  };
-}
-
-function any(roll: (below: number) => number): Selection {
+function any(roll: Dice): Selection {
   const one = <Word>(of: readonly Word[]): Word => of[roll(of.length)] as Word;
   const maybe = (below: number): number | null => (roll(3) ? roll(below) : null);
   const keys = ["council-minutes", "a b & c=d?#", "</script><img src=x onerror=alert(1)>", "\u0645\u0631\u062d\u0628\u0627 \u4e2d\u6587 \u{1f389}", "%2F", "null", ""];
