@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+import numpy as np
 import pytest
+from safetensors.numpy import load as load_arrays
 from starlette.testclient import TestClient
 
 from by_hand import MASKS, keeping, random_call, recording_of
@@ -22,8 +24,9 @@ from command_line import Ended, typed
 from recordings import tokens_of
 from wherefrom import InputError, save_recording
 from wherefrom.recording import Recording
+from wherefrom.views.web import told
 from wherefrom.views.web.app import explorer
-from wherefrom.views.web.exported import NO_MODEL, Carried, exported, forecast_bytes
+from wherefrom.views.web.exported import BEHIND, NO_MODEL, Carried, exported, forecast_bytes
 from wherefrom.views.web.shelf import Shelf
 
 KEY = "by hand"
@@ -93,6 +96,8 @@ def test_every_answer_is_what_the_explorer_sends(recording: Recording) -> None:
         seen = 0
         for _, key, kind, body in page.answers():
             name, _, words = key.partition("?")
+            if name == BEHIND:
+                continue
             answer = client.get(f"/api/{name}", params={"run": KEY, **dict(parse_qsl(words))})
             assert answer.status_code == (400 if kind == "refused" else 200)
             if name == "run":
@@ -102,7 +107,18 @@ def test_every_answer_is_what_the_explorer_sends(recording: Recording) -> None:
             else:
                 assert body == answer.content, key
             seen += 1
-    assert seen == len(keys(page)) > 60
+    assert seen == len(keys(page)) - 7 > 60
+
+
+def test_a_weight_of_a_row_and_what_is_behind_it_are_the_exact_one(recording: Recording) -> None:
+    found = {key: body for _, key, _, body in _Parsed(exported(carried(recording, heads=((1, 3),))).content).answers()}
+    for destination in range(7):
+        row = load_arrays(found[f"row?call=1&destination={destination}&head=3&lens=weight"])["values"]
+        behind = load_arrays(found[f"{BEHIND}?call=1&destination={destination}&head=3"])["values"]
+        assert np.abs(behind).max() > 0 or destination == 0
+        for source in range(7):
+            exact = told.pair(recording, 1, 3, destination, source).facts["weight"]
+            assert abs(float(row[source]) + float(behind[source]) - exact) <= 1e-14
 
 
 def test_what_is_carried_and_what_is_not(recording: Recording) -> None:
