@@ -45,8 +45,8 @@ ONE_BY_ONE = 8
 BEHIND = "behind"
 """A question of the page's own: what each weight of a head's row has behind its 24 bits, so that a pair's is exact."""
 NO_MODEL = "A file cannot run a model: wherefrom explore measures."
-TRIED = 4
-"""Questions of each block that are answered to say beforehand how large a page will be."""
+TRIED, TRIED_TILES = 4, 64
+"""Questions of each block that are answered to say beforehand how large a page will be; tiles differ more than rows."""
 DOUBT = 1.25
 """What is forecast above the bound by more than this is not tried."""
 DIGITS = 10
@@ -253,7 +253,7 @@ def forecast_bytes(carried: Carried) -> int:
     """Return about how many bytes a page will have, by answering a few of its questions."""
     answers, size = _Answers(carried), len(_document({}, {}))
     for block in carried.questions():
-        tried = block[:: math.ceil(len(block) / TRIED)]
+        tried = block[:: math.ceil(len(block) / (TRIED_TILES if block[0][0] == "tile" else TRIED))]
         size += len(_packed(map(answers.of, tried))) * len(block) // max(1, len(tried))
     return size
 
