@@ -120,7 +120,10 @@ export class Held {
     return placesOf(running.join(""), spans, query.get("query") ?? "");
   }
 
-  /** One weight: off the finest tile; its score by the row's log-sum-exp; what it moves where that is held. */
+  /**
+   * One weight: of the row, with what is behind its 24 bits, or off the finest tile where the row is not held; its score
+   * by the row's log-sum-exp; what it moves where that is held.
+   */
   private async pair(query: URLSearchParams): Promise<Response> {
     const number = (word: string): number => Number(query.get(word));
     const [call, head, destination, source] = [number("call"), number("head"), number("destination"), number("source")];
@@ -131,8 +134,9 @@ export class Held {
     const mark = bytes(tile, "marks")[at] ?? MARK.unrecorded;
     if (mark === MARK.forbidden) return answered({ weight: 0, score: null, moved: 0, mark });
     if (mark !== MARK.weight) return answered({ weight: null, score: null, moved: null, mark });
-    const weight = floats(tile, "values")[at] ?? 0;
     const row_ = { call, head, destination };
+    const [first, behind] = [await this.message("row", { ...row_, lens: "weight" }), await this.message("behind", row_)];
+    const weight = first && behind ? (floats(first, "values")[source] ?? 0) + (floats(behind, "values")[source] ?? 0) : (floats(tile, "values")[at] ?? 0);
     const worked = await this.message<NumbersFacts>("numbers", { ...row_, sources: 8 });
     const lse = worked && !worked.facts.empty ? worked.facts.lse : null;
     const moves = await this.message("row", { ...row_, lens: "moved" });

@@ -5,6 +5,7 @@ import { describe, expect, it } from "vitest";
 import { placesOf } from "../../src/lib/find";
 import { Api, ApiError } from "../../src/state/api";
 import { type About, Held } from "../../src/state/held";
+import type { Pair } from "../../src/wire/api";
 import { floats } from "../../src/wire/message";
 
 const ABOUT: About = {
@@ -47,6 +48,7 @@ function packed(answers: readonly Given[]): string {
 }
 
 const tile = arrays({ block: 1 }, { values: new Float32Array([1, Number.NaN, 0.25, 0.75]), marks: new Uint8Array([0, 1, 0, 0]) });
+const exact = 0.1;
 const BLOCKS: Record<string, string> = {
   runs: packed([["runs?", "json", { runs: [{ key: ABOUT.run }] }]]),
   tokens: packed([["tokens?count=256&start=0&text=0", "json", { start: 0, tokens: [["Aé", "Aé"], ["1/2", "🙂"], ["2/2", ""], ["aé", "aé"]], predicted: [] }]]),
@@ -54,6 +56,9 @@ const BLOCKS: Record<string, string> = {
   "row 1 all weight": packed([["row?call=1&destination=1&head=all&lens=weight", "refused", { error: "Not kept." }]]),
   "row 1 3 weight": packed([["row?call=1&destination=1&head=3&lens=weight", "json", { heads: 1 }]]),
   "tile 1 3": packed([["tile?call=1&column=0&head=3&level=0&of=largest&row=0", "arrays", tile]]),
+  "row 2 3 weight": packed([["row?call=2&destination=1&head=3&lens=weight", "arrays", arrays({}, { values: new Float32Array([exact, 0.9]) })]]),
+  "behind 2 3": packed([["behind?call=2&destination=1&head=3", "arrays", arrays({}, { values: new Float32Array([exact - Math.fround(exact), 0]) })]]),
+  "tile 2 3": packed([["tile?call=2&column=0&head=3&level=0&of=largest&row=0", "arrays", tile]]),
   "numbers 1 3": packed([["numbers?call=1&destination=1&head=3&sources=8", "arrays", arrays({ empty: false, lse: 2 }, {})]]),
 };
 
@@ -109,6 +114,12 @@ describe("Held", () => {
     expect(await pair(1, 0)).toEqual({ weight: 0.25, score: Math.log(0.25) + 2, moved: null, mark: 0 });
     expect(await pair(0, 1)).toEqual({ weight: 0, score: null, moved: 0, mark: 1 });
     expect(await pair(0, 0)).toEqual({ weight: 1, score: null, moved: null, mark: 0 });
+  });
+
+  it("has more of a weight than its 24 bits where the row is held", async () => {
+    const { facts } = await api.get<Pair>("pair", { run, call: 2, head: 3, destination: 1, source: 0 }, never);
+    expect(facts.weight).not.toBe(Math.fround(exact));
+    expect(facts.weight).toBeCloseTo(exact, 14);
   });
 
   it("says that it is broken where it is", async () => {

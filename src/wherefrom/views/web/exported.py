@@ -20,7 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from wherefrom.errors import InputError
+from wherefrom.questions import row_of_weights, window_of_weights
 from wherefrom.questions.maps import TILE, HeadMap
 from wherefrom.recording import Call, Recording
 from wherefrom.views.cells import count
@@ -28,7 +31,7 @@ from wherefrom.views.web import told
 from wherefrom.views.web.app import STATIC, Explorer
 from wherefrom.views.web.asked import ALL, Asked
 from wherefrom.views.web.shelf import Shelf
-from wherefrom.views.web.wire import FACTS_TYPE
+from wherefrom.views.web.wire import FACTS_TYPE, Message
 
 PARTS = Path(__file__).parent / "page"
 """Where the built page lies: a script and a style sheet, to be written into the file."""
@@ -39,9 +42,11 @@ CHUNK = 256
 UNITS = ("word", "sentence", "line")
 ONE_BY_ONE = 8
 """Sources that the carried numbers show one by one."""
+BEHIND = "behind"
+"""A question of the page's own: what each weight of a head's row has behind its 24 bits, so that a pair's is exact."""
 NO_MODEL = "A file cannot run a model: wherefrom explore measures."
-TRIED = 4
-"""Questions of each block that are answered to say beforehand how large a page will be."""
+TRIED, TRIED_TILES = 4, 64
+"""Questions of each block that are answered to say beforehand how large a page will be; tiles differ more than rows."""
 DOUBT = 1.25
 """What is forecast above the bound by more than this is not tried."""
 DIGITS = 10
@@ -146,12 +151,10 @@ class Carried:
         for index, head in self.chosen:
             call, one = recording.calls[index], {"call": index, "head": head}
             yield from self._edges(one, call)
+            rows = [at for at in self._among(call.destinations) if call.all_rows or at in call.rows]
             yield [("tile", {**one, **tile}) for tile in _tiles(HeadMap(call, head))]
-            yield [
-                ("numbers", {**one, "destination": at, "sources": ONE_BY_ONE})
-                for at in self._among(call.destinations)
-                if call.all_rows or at in call.rows
-            ]
+            yield [("numbers", {**one, "destination": at, "sources": ONE_BY_ONE}) for at in rows]
+            yield [(BEHIND, {**one, "destination": at}) for at in rows]
 
     def _edges(self, whose: Parameters, call: Call) -> Iterator[list[Question]]:
         for lens in self.lenses:
@@ -250,7 +253,7 @@ def forecast_bytes(carried: Carried) -> int:
     """Return about how many bytes a page will have, by answering a few of its questions."""
     answers, size = _Answers(carried), len(_document({}, {}))
     for block in carried.questions():
-        tried = block[:: math.ceil(len(block) / TRIED)]
+        tried = block[:: math.ceil(len(block) / (TRIED_TILES if block[0][0] == "tile" else TRIED))]
         size += len(_packed(map(answers.of, tried))) * len(block) // max(1, len(tried))
     return size
 
@@ -278,6 +281,8 @@ class _Answers:
         if name == "runs":
             return key, "json", _json({"runs": [{"key": self._own.key}]})
         asked = Asked({"run": self._own.key, **{own: str(value) for own, value in parameters.items()}})
+        if name == BEHIND:
+            return key, "arrays", self._behind(*map(asked.number, ("call", "head", "destination")))
         try:
             kind, body = self._explorer.answer(name, self._own.recording, asked)
         except InputError as error:  # as the server would answer it
@@ -285,6 +290,12 @@ class _Answers:
         if name == "run":
             body = _json({**json.loads(body), "measuring": {"possible": False, "why": NO_MODEL}})
         return key, "json" if kind == FACTS_TYPE else "arrays", body
+
+    def _behind(self, index: int, head: int, destination: int) -> bytes:
+        call = self._own.recording.calls[index]
+        row = row_of_weights(call, destination)[call.place_of_head(head)].filled(0.0)
+        exact = window_of_weights(call, head, range(destination, destination + 1), range(call.sources))[0].filled(0.0)
+        return Message({}, {"values": (exact - row.astype(np.float32)).astype(np.float32)}).packed()[1]
 
 
 def block_of(name: str, parameters: Parameters) -> str:

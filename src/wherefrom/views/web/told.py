@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, is_numbered
 from wherefrom.spans import Tokens
 from wherefrom.views.cells import own_texts
+from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.wire import Message
 
 Lens = Literal["weight", "moved"]
@@ -370,6 +373,17 @@ def _runs(call: Call) -> Any:
             yield int(run[0]), int(run[-1]) + 1
 
 
+_count = count()
+_numbers: WeakKeyDictionary[Call, int] = WeakKeyDictionary()
+_held: Kept[NDArray[np.float64]] = Kept()
+
+
+def _lengths(call: Call, head: int) -> NDArray[np.float64]:
+    """Return |W_O v| of every source; those asked for last are held, since every row of a head needs them."""
+    key = _numbers.setdefault(call, next(_count)), head
+    return _held.get(key, lambda: lengths_of(call, head), lambda found: found.nbytes)
+
+
 @dataclass
 class _Sum:
     """Values of several heads, added up."""
@@ -387,7 +401,7 @@ class _Sum:
             self.values += weights.filled(0.0).sum(axis=0)
             return
         for head, own in zip(heads, weights, strict=True):
-            lengths = lengths_of(call, head)
+            lengths = _lengths(call, head)
             self.values += (moved(own, lengths) if source is None else own * lengths[source]).filled(0.0)
 
     def message(self, lens: str, permitted: Any, counted: int, sink: float | None) -> Message:
