@@ -28,7 +28,7 @@ bench: .venv/tools  ## every ratio of the README, measured on this machine (abou
 
 web: web/node_modules/.package-lock.json  ## the explorer's page: types, tests, and what the package ships of it (Node 20)
 	cd web && npm run check && npm test && npm run build
-	git diff --exit-code --stat -- src/wherefrom/views/web/static
+	git diff --exit-code --stat -- src/wherefrom/views/web/static src/wherefrom/views/web/page
 
 web/node_modules/.package-lock.json: web/package-lock.json
 	cd web && npm ci --no-audit --no-fund

@@ -1,6 +1,6 @@
-"""Run the benchmarks and print their table: python -m benchmarks [carriers] [evidence] [files] [forward] [generation]
-[gradients] [others] [process] [scans] [training], all of these unless some are named; [longest], 32,768 tokens to a
-file and the gradients of 8,192, for which 12 GB must be free, only when named.
+"""Run the benchmarks and print their table: python -m benchmarks [carriers] [evidence] [explorer] [files] [forward]
+[generation] [gradients] [others] [process] [scans] [training], all of these unless some are named; [longest], 32,768
+tokens to a file and the gradients of 8,192, for which 12 GB must be free, only when named.
 
 Each checks the result that it times. The exit code is 1 if a bound is exceeded, as other work on the machine can do.
 """
@@ -10,12 +10,25 @@ from __future__ import annotations
 import sys
 from itertools import chain
 
-from benchmarks import carriers, evidence, files, forward, generation, gradients, others, process, scans, training
+from benchmarks import (
+    carriers,
+    evidence,
+    explorer,
+    files,
+    forward,
+    generation,
+    gradients,
+    others,
+    process,
+    scans,
+    training,
+)
 from benchmarks.measure import machine
 
 SUITES = {
     "carriers": carriers.run,
     "evidence": evidence.run,
+    "explorer": explorer.run,
     "files": files.run,
     "forward": forward.run,
     "generation": generation.run,

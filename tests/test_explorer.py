@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 import wherefrom
 from by_hand import MASKS, keeping, random_call, recording_of
 from kinds import small_model
+from recordings import with_everything
 from wherefrom import InputError, save_recording
 from wherefrom.questions import column_of_weights, row_of_weights
 from wherefrom.questions.maps import HeadMap
@@ -132,6 +133,18 @@ def test_one_weight_is_exact_and_what_is_none_says_why(recording: Recording) -> 
         assert "expected one of those that the recording keeps" in refused.json()["error"]
         _, found = arrays(page.get("/api/column", params={**asked, "source": 2, "lens": "weight"}))
         assert found["permitted"].tolist() == [0, 2, 2, 1, 2, 2, 1]
+
+
+def test_a_column_says_what_the_sink_takes_of_every_row() -> None:
+    call = with_everything()
+    with client(Shelf([("sinks", recording_of(call, letters="abcdefg"))])) as page:
+        asked = {"run": "sinks", "call": 0, "lens": "weight"}
+        _, found = arrays(page.get("/api/column", params={**asked, "head": 3, "source": 0}))
+        for row, share in enumerate(found["sinks"]):
+            facts, _ = arrays(page.get("/api/row", params={**asked, "head": 3, "destination": row}))
+            assert np.isnan(share) if facts["empty"] else share == pytest.approx(facts["sink"])
+        _, found = arrays(page.get("/api/column", params={**asked, "head": "all", "source": 0}))
+        assert "sinks" not in found
 
 
 def test_numbers_are_the_row_worked_through(page: TestClient, recording: Recording) -> None:

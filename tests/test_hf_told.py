@@ -361,7 +361,7 @@ def test_a_trace_says_which_way_its_knock_outs_took(small: wherefrom.LanguageMod
 def test_heads_that_run_several_times_are_counted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     from wherefrom.views.terminal import trace_lines
 
-    monkeypatch.setattr("wherefrom.evidence.trace.CARRIED_FROM", 0.0)
+    monkeypatch.setattr("wherefrom.evidence.carried_sources.CARRIED_FROM", 0.0)
     model, _ = made("albert")
     trace = wherefrom.trace(model, ONE, position=4, carried_sources=1)
     text = sentence("\n".join(line.plain for line in trace_lines(trace)))

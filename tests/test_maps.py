@@ -28,6 +28,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 4 by 4 blocks, so that a small map has many and of several levels; strips of a block or two."""
     monkeypatch.setattr(maps, "TILE", 4)
     monkeypatch.setattr(maps, "AT_ONCE", 64)
+    monkeypatch.setattr(maps, "FEW", 32)
 
 
 def twin(call: Call, head: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,11 +68,17 @@ NAMES = ("largest", "mean", "marks")
 
 
 def check(call: Call, head: int, *, as_if: Call | None = None) -> set[bool]:
-    """Compare every level with the twin, of another call that is the same; return whether it was scanned, for each."""
-    map_, ways = HeadMap(call, head), set()
+    """Compare every level with the twin, of another call that is the same, the finest first and the coarsest first;
+    return whether a level is one that a scan of the whole has, for each."""
+    check_levels(HeadMap(call, head), call, head, as_if or call, coarsest_first=True)
+    return check_levels(HeadMap(call, head), call, head, as_if or call, coarsest_first=False)
+
+
+def check_levels(map_: HeadMap, call: Call, head: int, as_if: Call, *, coarsest_first: bool) -> set[bool]:
+    ways = set()
     assert map_.levels == 1 + max(0, math.ceil(math.log2(max(map_.shape) / 4)))
-    for level in range(map_.levels):
-        for found, expected in zip(put_together(map_, level), twin(as_if or call, head, 2**level), strict=True):
+    for level in sorted(range(map_.levels), reverse=coarsest_first):
+        for found, expected in zip(put_together(map_, level), twin(as_if, head, 2**level), strict=True):
             assert np.array_equal(np.isnan(found), np.isnan(expected))
             assert np.allclose(found, expected, atol=NEAR, rtol=0, equal_nan=True)
         ways.add(2**level >= finest_block(*map_.shape))

@@ -72,6 +72,14 @@ def agree(found, case, names):
         check_zoom(found, case, near)
 
 
+@settings(max_examples=20, deadline=None)
+@given(anything(), st.sampled_from([1, 2, 8, 64]))
+def test_the_finest_blocks_are_as_fine_as_is_asked(case, block):
+    for strip, engine in ((None, "reference"), (None, "cpu"), (7, "cpu")):
+        found = scan(case.attention, ("zoom",), block=block, strip=strip, engine=engine)
+        check_zoom(found, case, 1e-4, block)
+
+
 SPLITS = {
     "width": st.sampled_from([16, 64, 512]),
     "strip": st.sampled_from([1, 5, 16, 64]),
@@ -129,7 +137,7 @@ def test_the_number_of_threads_changes_no_bit():
     first, *others = (
         on_cpu(case, case.attention.names, 33, threads, least=1 << 10).to_arrays() for threads in (1, 2, 3)
     )
-    assert len(list(cpu.jobs(cpu.plan_of(case.attention, frozenset(("zoom",)), 0.1, 1, 33)))) >= 3
+    assert len(list(cpu.jobs(cpu.plan_of(case.attention, frozenset(("zoom",)), 0.1, 1, 33, 8)))) >= 3
     for other in others:
         assert all(np.array_equal(first[name], other[name], equal_nan=first[name].dtype.kind == "f") for name in first)
 

@@ -72,6 +72,9 @@ def test_readers_strongest_and_blocks_of_the_reference_are_those_of_dense_weight
     check_readers(found, case.a, near)
     check_strongest(found, case, near)
     check_zoom(found, case, near)
+    for block in (1, 4):
+        finer = scan(at, ("zoom",), strip=5, engine="reference", block=block)
+        check_zoom(finer, case, near, block)
 
 
 def check_readers(found: Scan, a: np.ndarray, near: float) -> None:
@@ -108,11 +111,11 @@ def check_strongest(found: Scan, case: Made, near: float) -> None:
     assert rest.min() is np.ma.masked or rest.min() >= 0
 
 
-def check_zoom(found: Scan, case: Made, near: float) -> None:
-    """Every level has the largest, the mean and the number of the permitted pairs of its blocks."""
+def check_zoom(found: Scan, case: Made, near: float, block: int | None = None) -> None:
+    """Every level has the largest, the mean and the number of the permitted pairs of its blocks, from a size on."""
     heads, rows, columns = case.a.shape
     blocks = [level.block for level in found.zoom]
-    assert blocks[0] == finest_block(rows, columns)
+    assert blocks[0] == (block or finest_block(rows, columns))
     assert blocks == [blocks[0] << n for n in range(len(blocks))]
     for level in found.zoom:
         b = level.block

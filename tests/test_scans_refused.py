@@ -102,6 +102,8 @@ def test_a_sink_is_not_asked_for_where_there_is_none():
         ({"top": 0}, "the number of strongest sources: expected a whole number from 1 up, got 0"),
         ({"strip": 0}, "the strip: expected a whole number from 1 up, got 0"),
         ({"threads": 0}, "the number of threads: expected a whole number from 1 up, got 0"),
+        ({"block": 0}, "the block: expected a whole number from 1 up, got 0"),
+        ({"block": 6}, "the block: expected a power of two, got 6"),
         ({"engine": "gpu"}, "the engine: expected one of auto, reference, cpu, got 'gpu'"),
     ],
 )

@@ -17,7 +17,7 @@ import wherefrom
 from printed import differences
 from small import write_small_model
 from wherefrom import Destination, InputError, Scope, Target, knock_out, knock_out_heads, trace
-from wherefrom.evidence.trace import CARRIED_FROM
+from wherefrom.evidence.carried_sources import CARRIED_FROM
 from wherefrom.questions.asked import mean_row
 from wherefrom.views.terminal import print_trace, trace_lines
 

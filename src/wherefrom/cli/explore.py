@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 import wherefrom
 from wherefrom.cli.app import Command, Library, Model, app
+from wherefrom.cli.measuring import ModelMeasurer
 from wherefrom.cli.printing import print_text, progress_bar
 from wherefrom.cli.prompt import File, read_text, say_of_other
 from wherefrom.recording import Recording
@@ -43,8 +44,9 @@ def explore(
     """See recordings in a browser.
 
     A server on this machine answers a page: the text and who reads whom, every head at a glance, and the map of
-    any head from the whole to single weights, exact at any length; and a lesson on how attention works. Nothing comes
-    from elsewhere, and nothing is changed. Ctrl-C ends it.
+    any head from the whole to single weights, exact at any length; and a lesson on how attention works. What sources
+    were worth is measured when the page asks for it, where the recording's model is the one named here. Nothing
+    comes from elsewhere, and nothing is changed. Ctrl-C ends it.
 
     \b
     Examples:
@@ -59,23 +61,25 @@ def explore(
     named: list[Path | tuple[str, Recording]] = list(recordings or ())
     for path in recordings or ():
         wherefrom.open_recording(path)  # refused before anything listens
-    if text is not None or file is not None:
-        named.append(("text" if file is None else file.stem, _recorded(read_text(text, file), model, library)))
+    prompt = None if text is None and file is None else read_text(text, file)  # likewise, before anything is loaded
+    measurer = ModelMeasurer(lambda: wherefrom.load(model, library=library, say=say))
+    if prompt is not None:
+        named.append(("text" if file is None else file.stem, _recorded(measurer.model(), prompt)))
     shelf, place = Shelf(named, folder), open_place(host, port)
     if place.instead_of is not None:
         say(f"Port {place.instead_of} is taken: this is {place.port}.")
 
     def ready() -> None:
+        measurer.begin()
         print_text(f"The explorer is at {place.address} (Ctrl-C ends it)")
         if not no_browser:
             webbrowser.open(place.address)
 
-    serve(shelf, place, ready=ready)
+    serve(shelf, place, measurer=measurer, ready=ready)
 
 
-def _recorded(prompt: str, model: str, library: Literal["wherefrom", "transformers"] | None) -> Recording:
+def _recorded(loaded: Any, prompt: str) -> Recording:
     """Return a text's recording, with what was predicted at every position."""
-    loaded = wherefrom.load(model, library=library, say=say)
     say_of_other(loaded, prompt)
     with progress_bar(quiet=False) as bar:
         told = None if bar is None else lambda done, total: bar("recording", done, total)

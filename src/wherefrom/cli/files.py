@@ -26,13 +26,14 @@ MAPS = (".npy", ".csv", ".json")
 ELSEWHERE = "Choose another path."
 
 
-def check_file(path: Path | None, endings: Sequence[str], *, overwrite: bool) -> None:
+def check_file(path: Path | None, endings: Sequence[str], *, overwrite: bool, named: str = "--out") -> None:
     """Refuse a file that could not be written in the end.
 
     Args:
-        path: what --out names; None is fine.
+        path: what is to be written; None is fine.
         endings: those that say a format.
         overwrite: whether a file that is there may be replaced.
+        named: the option or argument that names it.
 
     Raises:
         InputError: another ending, no such folder, or something there.
@@ -41,18 +42,18 @@ def check_file(path: Path | None, endings: Sequence[str], *, overwrite: bool) ->
         return
     if path.suffix.lower() not in endings:
         expected = f"a name that ends in {', '.join(endings[:-1])} or {endings[-1]}"
-        _refuse(path, expected, f'"{path.name}"', "The ending says the format.")
+        _refuse(named, path, expected, f'"{path.name}"', "The ending says the format.")
     try:
         parent = _target(path).parent if path.is_symlink() else path.parent
         beside, folder, there = parent.is_dir(), path.is_dir(), path.exists()
     except OSError as error:  # such as a name that is too long
-        _refuse(path, "a file's place", error.strerror or f"{error}", ELSEWHERE)
+        _refuse(named, path, "a file's place", error.strerror or f"{error}", ELSEWHERE)
     if not beside:
-        _refuse(path, "a folder that is there", f"none at {parent}", "Make it first, or choose another path.")
+        _refuse(named, path, "a folder that is there", f"none at {parent}", "Make it first, or choose another path.")
     if folder:
-        _refuse(path, "a file's place", "a folder", ELSEWHERE)
+        _refuse(named, path, "a file's place", "a folder", ELSEWHERE)
     if there and not overwrite:
-        _refuse(path, "nothing there yet", "a file", "Choose another path, or replace it with --overwrite.")
+        _refuse(named, path, "nothing there yet", "a file", "Choose another path, or replace it with --overwrite.")
 
 
 def write_answer(answer: Answer, path: Path, *, overwrite: bool) -> None:
@@ -92,16 +93,26 @@ def write_window(window: Window, path: Path, *, overwrite: bool) -> None:
         _write(path, lambda to: _json(to, window.to_json()), overwrite=overwrite)
 
 
-def _write(path: Path, write: Callable[[Path], Any], *, overwrite: bool) -> None:
+def write_bytes(content: bytes, path: Path, *, overwrite: bool, named: str = "--out") -> None:
+    """Write what is made already.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    _write(path, lambda to: to.write_bytes(content), overwrite=overwrite, named=named)
+
+
+def _write(path: Path, write: Callable[[Path], Any], *, overwrite: bool, named: str = "--out") -> None:
     """Have a file written beside its place, and rename it; a link is followed, and stays."""
     target = _target(path)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         write(partial)
-        check_file(path, (path.suffix.lower(),), overwrite=overwrite)  # something may have come to be there meanwhile
+        # Something may have come to be there meanwhile.
+        check_file(path, (path.suffix.lower(),), overwrite=overwrite, named=named)
         partial.replace(target)
     except OSError as error:
-        _refuse(path, "room and permission to write it", error.strerror or f"{error}", ELSEWHERE)
+        _refuse(named, path, "room and permission to write it", error.strerror or f"{error}", ELSEWHERE)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -136,5 +147,5 @@ def _array(to: Path, window: Window) -> None:
         np.save(file, np.asarray(window))
 
 
-def _refuse(path: Path, expected: str, given: str, way_out: str) -> NoReturn:
-    raise InputError(f"--out {path}", expected=expected, given=given, way_out=way_out, path=path)
+def _refuse(named: str, path: Path, expected: str, given: str, way_out: str) -> NoReturn:
+    raise InputError(f"{named} {path}", expected=expected, given=given, way_out=way_out, path=path)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.checks import check_index, check_items, check_kind
+from wherefrom.checks import check_index, check_items, check_kind, whole
 from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
 from wherefrom.evidence.versions import ALONE, Destination, EachCut, EachHead, Position, Way
@@ -99,6 +99,7 @@ def knock_out(
     cuts: Sequence[Sequence[int]] | None = None,
     *,
     scope: Scope | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
     progress: Progress | None = None,
 ) -> Knockouts:
     """Return the measured knock-out of each cut of a position.
@@ -110,16 +111,18 @@ def knock_out(
             itself, unless given.
         scope: the layers and heads in which they are removed, and whether in self- or in cross-attention; all of
             self-attention unless given.
+        rows_at_once: versions of the position that are run side by side: fewer are told of sooner, and take longer.
         progress: told after each batch.
 
     Raises:
         InputError: no target, or one that the model has no token for; a source out of range, sources that are not in
-            groups, an empty group, or a group that leaves nothing to read.
+            groups, an empty group, or a group that leaves nothing to read; no rows at once.
     """
     start = time.perf_counter()
     scope = _checked(at, target, scope)
     groups = _groups(at, scope.kind, cuts)
-    batches = np.array_split(np.arange(len(groups)), -(-len(groups) // ROWS_AT_ONCE))
+    rows_at_once = whole("rows_at_once", rows_at_once, least=1, way_out=f"{ROWS_AT_ONCE} are quick.")
+    batches = np.array_split(np.arange(len(groups)), -(-len(groups) // rows_at_once))
     values, before = [], 0.0
     for batch in batches:
         value = _values(at, target, EachCut(at, [groups[index] for index in batch], scope))

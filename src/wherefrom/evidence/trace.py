@@ -11,20 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from wherefrom.capture.native import forecast, record, refuse_written
 from wherefrom.capture.verbs import counter, inputs_of, is_module
 from wherefrom.checks import check_index, whole
 from wherefrom.errors import InputError
+from wherefrom.evidence.carried_sources import carried_sources_of, worth_a_look
 from wherefrom.evidence.knockout import HeadKnockouts, Knockouts, knock_out, knock_out_heads
 from wherefrom.evidence.target import Target, Vocabulary, find_target
-from wherefrom.evidence.traced import Aim, CarriedSource, Carrier, Cost, Trace
+from wherefrom.evidence.traced import Aim, Cost, Trace
 from wherefrom.evidence.versions import Destination, Position
 from wherefrom.model.language import LanguageModel, read_prompt, require_model, start_tokens
 from wherefrom.questions import Scope
 from wherefrom.questions.asked import mean_row
-from wherefrom.questions.exact import row_of_weights
 from wherefrom.recording import ModelFacts, Prediction, Recording
 from wherefrom.tokens import Tokens
 
@@ -34,8 +32,6 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 MUCH = 2**30
 """Bytes of a recording beyond which only the traced position is kept as a destination, which its weights and knock-outs
 need no more than: the default model's keys and values are 46 of its 116 kB a token."""
-CARRIED_FROM = 0.05
-"""Nats that a knock-out must reach for its heads to be looked at: a change of 5 % of the probability."""
 
 
 def trace(
@@ -104,7 +100,7 @@ def trace(
     heads = knock_out_heads(
         destination,
         target_found,
-        _worth_a_look(measured, carried_sources),
+        worth_a_look(measured, carried_sources),
         scope=scope,
         progress=lambda done, total: tell("cutting each head alone", done, total),
     )
@@ -116,7 +112,7 @@ def trace(
         scope=scope,
         weights=mean_row(recording, at, scope),
         knockouts=measured,
-        carried=tuple(_carried(recording, measured, heads, index, carriers) for index in range(len(heads.sources))),
+        carried=carried_sources_of(recording, measured, heads, carriers),
         cost=_cost(recording, measured, heads),
     )
 
@@ -243,35 +239,6 @@ def _aim(vocabulary: Vocabulary, target: Target, prediction: Prediction, log_pro
 def _predicted(vocabulary: Vocabulary, prediction: Prediction) -> tuple[tuple[str, float], ...]:
     pairs = zip(prediction.ids, prediction.log_probabilities, strict=True)
     return tuple((vocabulary.label(token), math.exp(log_p)) for token, log_p in pairs)
-
-
-def _worth_a_look(measured: Knockouts, most: int) -> list[int]:
-    """Return the sources whose heads are looked at: the largest knock-outs, if they are large enough to be a story."""
-    order = np.argsort(-np.abs(measured.nats), kind="stable")[:most]
-    return [measured.cuts[place][0] for place in order if abs(measured.nats[place]) >= CARRIED_FROM]
-
-
-def _carried(recording: Recording, measured: Knockouts, heads: HeadKnockouts, index: int, most: int) -> CarriedSource:
-    nats, source = heads.nats[index], heads.sources[index]  # layers x heads
-    way = 1.0 if measured.nats[measured.cuts.index((source,))] >= 0 else -1.0
-    order = np.argsort(-way * nats, axis=None, kind="stable")
-
-    def carrier(place: int) -> Carrier:
-        layer_index, head_index = np.unravel_index(place, nats.shape)
-        layer, head = heads.layers[layer_index], heads.heads[head_index]
-        weight = _weight(recording, measured, layer, head, source)
-        return Carrier(layer, head, float(nats[layer_index, head_index]), weight)
-
-    listed = tuple(carrier(int(place)) for place in order[:most])
-    against = carrier(int(order[-1])) if nats.size > most and way * nats.flat[order[-1]] < 0 else None
-    rest = float(nats.sum()) - sum(one.nats for one in listed)
-    return CarriedSource(source, listed, against, nats.size - len(listed), rest)
-
-
-def _weight(recording: Recording, measured: Knockouts, layer: int, head: int, source: int) -> float:
-    """Return a head's weight, the mean over the times that it ran: its cut is made in all of them."""
-    calls = [call for call in recording.calls_of(measured.scope.kind) if call.layer == layer]
-    return float(np.mean([row_of_weights(call, measured.destination)[head, source] for call in calls]))
 
 
 def _cost(recording: Recording, measured: Knockouts, heads: HeadKnockouts) -> Cost:

@@ -1,15 +1,16 @@
 """The map of one head, T destinations by S sources, in tiles at every zoom (floor 4): who looks at it pays for what is
 seen.
 
-A level k has blocks of 2^k destinations by 2^k sources, and tiles of 256 by 256 blocks. Fine levels are windows of
-weights computed when they are asked for; from `finest_block` on a scan of the one head gives every coarser level at
-once, in memory linear in the length. What a block is without weights says its mark, never a number.
+A level k has blocks of 2^k destinations by 2^k sources, and tiles of 256 by 256 blocks. A tile of few weights is a
+window of them, one of many a scan of its part of the map; the coarsest level is a scan of the whole head, in memory
+linear in the length, which gives all levels from `finest_block` on. What a block is without weights says its mark,
+never a number.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ from wherefrom.attention import Mask
 from wherefrom.checks import check_index, check_kind
 from wherefrom.questions.asked import exactness_of
 from wherefrom.questions.exact import permitted_pairs, window_in_single
-from wherefrom.questions.scanned import attention_of
+from wherefrom.questions.scanned import mask_of
 from wherefrom.recording import Call
 from wherefrom.scans import Attention, Level
 from wherefrom.scans import scan as scan_attention
@@ -35,6 +36,8 @@ TILE = 256
 """Blocks along one side of a tile."""
 AT_ONCE = 2**21
 """Weights that are computed at once, 8 MB."""
+FEW = 2**20
+"""Up to as many weights of a tile are computed and then put into blocks: for more a scan is quicker."""
 WEIGHTS, NOT_PERMITTED, EMPTY, NOT_RECORDED = range(4)
 """The marks: there are weights; no pair of the block is permitted; its destinations may read nothing at all; none of
 its destinations was recorded."""
@@ -105,32 +108,55 @@ class HeadMap:
             _along(name, at, size, block)
             for name, at, size in zip(("tile row", "tile column"), (row, column), self.shape, strict=True)
         )
-        if self._call.all_rows and block >= finest_block(*self.shape):
-            return self._coarse(block, rows, columns)
-        return self._fine(block, rows, columns)
+        if not self._call.all_rows:
+            return self._fine(block, rows, columns)
+        if block >= finest_block(*self.shape) and (level == self.levels - 1 or "_zoom" in vars(self)):
+            return self._drawn(block, rows, columns, self._zoom[block], (rows, columns))
+        mask = None if len(rows) * len(columns) <= FEW else self._mask_of(rows, columns)
+        if mask is None:
+            return self._fine(block, rows, columns)
+        (found,) = self._scan(rows, columns, mask, block)[:1]
+        return self._drawn(block, rows, columns, found, (range(len(rows)), range(len(columns))))
 
     @cached_property
     def _zoom(self) -> dict[int, Level]:
-        """The levels of a scan of this head alone, by block."""
-        every = attention_of(self._call, None)
-        one, key = slice(self._place, self._place + 1), every.key_heads[self._place]
-        own = Attention(
-            q=every.q[one],
-            k=every.k[key : key + 1],
-            lse=every.lse[one],
-            mask=_of_head(every, self._place),
-            scale=every.scale,
-            softcap=every.softcap,
-            sinks=None if every.sinks is None else every.sinks[one],
-            bias=every.bias if every.bias is None or len(every.bias) == 1 else every.bias[one],
+        """The levels of a scan of all of this head, by block."""
+        rows, columns = (range(size) for size in self.shape)
+        return {level.block: level for level in self._scan(rows, columns, _of_head(self._call, self._place), None)}
+
+    def _scan(self, rows: range, columns: range, mask: Mask, block: int | None) -> Sequence[Level]:
+        """Return the levels of a scan of a piece of the map, from a size of blocks on."""
+        call, one = self._call, slice(self._place, self._place + 1)
+        key = call.key_heads[self._place]
+        own, read = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+        bias = call.bias if call.bias is None or len(call.bias) == 1 else call.bias[one]
+        piece = Attention(
+            q=call.q[one, own],
+            k=call.k[key : key + 1, read],
+            lse=call.lse[one, own],
+            mask=mask,
+            scale=call.scale,
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks[one],
+            bias=None if bias is None else bias[:, own, read],
             key_heads=(0,),
         )
-        return {level.block: level for level in scan_attention(own, ("zoom",)).zoom}
+        return scan_attention(piece, ("zoom",), block=block).zoom
 
-    def _coarse(self, block: int, rows: range, columns: range) -> Tile:
-        """Return a tile of a level that the scan has."""
-        level = self._zoom[block]
-        piece = _blocks(rows, block), _blocks(columns, block)
+    def _mask_of(self, rows: range, columns: range) -> Mask | None:
+        """Return the rule of a piece of the map; None where positions would have to be negative to say it."""
+        mask = _of_head(self._call, self._place)
+        if mask.explicit is not None:
+            mask = replace(mask, explicit=mask.explicit[rows.start : rows.stop, columns.start : columns.stop])
+        if not mask.causal and mask.window is None:
+            mask = replace(mask, offset=columns.start)  # which position it is does not matter
+        elif mask.offset + rows.start < columns.start:
+            return None
+        return mask.piece(slice(rows.start, rows.stop), slice(columns.start, columns.stop))
+
+    def _drawn(self, block: int, rows: range, columns: range, level: Level, inside: tuple[range, range]) -> Tile:
+        """Return the tile of a level of a scan; `inside`: where it lies in what was scanned."""
+        piece = _blocks(inside[0], block), _blocks(inside[1], block)
         largest, mean = (values[0][piece].filled(np.nan) for values in (level.largest, level.mean))
         none = np.ma.getmaskarray(level.largest[0][piece])
         still = _whole_blocks(np.isneginf(self._call.lse[self._place, rows.start : rows.stop]), block)
@@ -229,8 +255,8 @@ def _whole_blocks(truths: Bools, block: int) -> Bools:
     return found
 
 
-def _of_head(attention: Attention, place: int) -> Mask:
-    """Return the mask of one of the heads."""
-    explicit = attention.mask.explicit
-    one = explicit is not None and explicit.ndim == 3
-    return replace(attention.mask, explicit=explicit[place]) if explicit is not None and one else attention.mask
+def _of_head(call: Call, place: int) -> Mask:
+    """Return the mask of one of the heads that were kept."""
+    mask = mask_of(call)
+    explicit = mask.explicit
+    return replace(mask, explicit=explicit[place]) if explicit is not None and explicit.ndim == 3 else mask

@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from wherefrom.attention import Mask
 from wherefrom.checks import check_items, whole
 from wherefrom.errors import InputError
 from wherefrom.recording import Array, Call, Recording, check_recording, is_numbered
@@ -112,14 +113,11 @@ def scans_of(
 
 def attention_of(call: Call, codes: Array | None) -> Attention:
     """Return the plain arrays of a call as a scan takes them, with the ids of its sources' tokens as codes."""
-    explicit, mask = call.mask.explicit, call.mask
-    if explicit is not None and explicit.ndim == 3 and call.kept is not None:
-        mask = replace(mask, explicit=explicit[list(call.head_numbers)])
     return Attention(
         q=call.q,
         k=call.k,
         lse=call.lse,
-        mask=mask,
+        mask=mask_of(call),
         scale=call.scale,
         softcap=call.softcap,
         sinks=call.sinks,
@@ -127,6 +125,14 @@ def attention_of(call: Call, codes: Array | None) -> Attention:
         key_heads=call.key_heads,
         codes=codes,
     )
+
+
+def mask_of(call: Call) -> Mask:
+    """Return the mask of the heads that were kept."""
+    explicit, mask = call.mask.explicit, call.mask
+    if explicit is not None and explicit.ndim == 3 and call.kept is not None:
+        return replace(mask, explicit=explicit[list(call.head_numbers)])
+    return mask
 
 
 def require_all_rows(call: Call) -> None:

@@ -25,7 +25,7 @@ from wherefrom.scans.contract import OF_SAME_TOKEN, Array, Attention, Floats
 from wherefrom.scans.kernels import FORBIDDEN, LANES, LOWEST, read
 from wherefrom.scans.pairs import count_pairs, reach
 from wherefrom.scans.reference import blank_arrays, finish
-from wherefrom.scans.result import distance_bins, finest_block, zoom_levels
+from wherefrom.scans.result import distance_bins, zoom_levels
 
 Singles: TypeAlias = NDArray[np.float32]
 Room: TypeAlias = tuple[Array, ...]
@@ -80,11 +80,12 @@ def scan_cpu(
     *,
     threshold: float,
     top: int,
+    block: int,
     strip: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Return the arrays of a `Scan` of what is wanted, computed in float32 with sums in float64."""
-    plan = plan_of(attention, wanted, threshold, top, STRIP if strip is None else strip)
+    plan = plan_of(attention, wanted, threshold, top, STRIP if strip is None else strip, block)
     arrays = blank_arrays(attention, wanted - {"top"}, 0)
     threads = threads_here() if threads is None else threads
     # threads of a product within ours would make it three to six times slower
@@ -119,10 +120,10 @@ def in_threads(plan: Plan, todo: list[tuple[int, range]], threads: int) -> Gener
         yield from pool.map(lambda job: run(plan, job), todo)
 
 
-def plan_of(attention: Attention, wanted: frozenset[str], threshold: float, top: int, strip: int) -> Plan:
+def plan_of(attention: Attention, wanted: frozenset[str], threshold: float, top: int, strip: int, block: int) -> Plan:
     """Return what all jobs share."""
     H, T, S = attention.heads, attention.destinations, attention.sources
-    block, padding = finest_block(T, S), attention.mask.padding
+    padding = attention.mask.padding
     zoom = "zoom" in wanted
     blocks = (H, -(-T // block), -(-S // block)) if zoom else (H, 0, 0)
     same = bool(wanted & set(OF_SAME_TOKEN))

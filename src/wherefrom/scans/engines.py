@@ -11,7 +11,7 @@ from wherefrom.checks import check_kind, whole
 from wherefrom.errors import InputError
 from wherefrom.scans.contract import Attention, check_wanted
 from wherefrom.scans.reference import scan_reference
-from wherefrom.scans.result import Scan
+from wherefrom.scans.result import Scan, finest_block
 
 Engine = Literal["auto", "reference", "cpu"]
 ENGINES = ("auto", "reference", "cpu")
@@ -28,6 +28,7 @@ def scan(
     strip: int | None = None,
     threads: int | None = None,
     engine: Engine = "auto",
+    block: int | None = None,
 ) -> Scan:
     """Return statistics over all weights of a call, in one pass and in memory that grows with T + S.
 
@@ -40,10 +41,12 @@ def scan(
         threads: how many threads compute; as many as this process has processors unless given.
         engine: "reference", plain and in float64; "cpu", compiled and in float32 with sums in float64; "auto" takes
             the reference for small maps.
+        block: how many destinations, and sources, the finest blocks of the zoom hold; such that the zoom takes no more
+            than eight numbers a token unless given.
 
     Raises:
         InputError: a name that is unknown or that the call does not have, a threshold that is not above 0, a number
-            below 1, an unknown engine.
+            below 1, an unknown engine, a block that is no power of two.
     """
     attention = check_kind("the attention", attention, Attention, way_out="Make one of the arrays of a call.")
     names = check_wanted(attention, wanted)
@@ -56,13 +59,19 @@ def scan(
         raise InputError(
             "the engine", expected=f"one of {', '.join(ENGINES)}", given=repr(engine), way_out="Leave it out for auto."
         )
+    if block is None:
+        block = finest_block(attention.destinations, attention.sources)
+    block = whole("the block", block, least=1, way_out="Leave it out: then the zoom takes little room.")
+    if block & (block - 1):
+        way_out = "Leave it out: then the zoom takes little room."
+        raise InputError("the block", expected="a power of two", given=str(block), way_out=way_out, block=block)
     small = attention.heads * attention.destinations * attention.sources <= SMALL
     if engine == "reference" or (engine == "auto" and small):
-        arrays = scan_reference(attention, names, threshold=threshold, top=top, strip=strip)
+        arrays = scan_reference(attention, names, threshold=threshold, top=top, strip=strip, block=block)
     else:
         from wherefrom.scans.cpu import scan_cpu  # brings a compiler, which takes most of a second to load
 
-        arrays = scan_cpu(attention, names, threshold=threshold, top=top, strip=strip, threads=threads)
+        arrays = scan_cpu(attention, names, threshold=threshold, top=top, strip=strip, threads=threads, block=block)
     return scan_of(attention, arrays, threshold=threshold, top=top)
 
 

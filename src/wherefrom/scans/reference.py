@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wherefrom.scans.contract import OF_ROWS, Array, Attention, Bools, Floats, Ints
-from wherefrom.scans.result import distance_bins, finest_block, zoom_levels
+from wherefrom.scans.result import distance_bins, zoom_levels
 
 STRIP = 64
 """Destinations at once; a dozen arrays of this many rows by all sources live at a time."""
@@ -101,12 +101,11 @@ EACH: dict[str, Callable[[Piece], Floats]] = {
 
 
 def scan_reference(
-    attention: Attention, wanted: frozenset[str], *, threshold: float, top: int, strip: int | None = None
+    attention: Attention, wanted: frozenset[str], *, threshold: float, top: int, block: int, strip: int | None = None
 ) -> dict[str, Array]:
     """Return the arrays of a `Scan` of what is wanted, in float64 (the zoom's in float32)."""
     H, T, S = attention.heads, attention.destinations, attention.sources
     arrays = blank_arrays(attention, wanted, top)
-    block = finest_block(T, S)
     zoom = Blocks.empty(H, T, S, block) if "zoom" in wanted else None
     for p in pieces(attention, STRIP if strip is None else strip):
         for name in (name for name in EACH if name in arrays):

@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from wherefrom.readable import RIGHT_TO_LEFT
+from wherefrom.spans import Tokens
 
 LABEL = 40
 """No label in running text is wider: vocabularies hold lines of 80 signs as one token."""
@@ -66,6 +67,15 @@ def bar(value: float, largest: float, cells: int) -> str:
     """Return a bar, drawn to an eighth of a cell."""
     eighths = round(8 * cells * value / largest) if largest > 0 else 0
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
+
+
+def own_texts(tokens: Tokens, first: int = 0) -> Iterator[str]:
+    """Yield the characters that each token adds to the running text, from one on; a later piece of one adds none."""
+    end = tokens[first - 1].span[1] if first else 0
+    for position in range(first, len(tokens)):
+        start, stop = tokens[position].span
+        yield tokens.text[max(end, start) : stop]
+        end = max(end, stop)
 
 
 def fitted(label: str, width: int, *, pad: bool = True) -> str:

@@ -16,6 +16,11 @@ interface Live {
   stop: AbortController;
 }
 
+/** The zoom whose tiles are shown at a zoom: coarser ones larger, never finer ones smaller, which would lose cells. */
+export function levelOf(zoom: number, coarsest: number): number {
+  return Math.max(coarsest, Math.min(CLOSEST, Math.floor(zoom)));
+}
+
 /** Which of the server's tiles a tile of the page is cut from. */
 export function placeOf(coords: { readonly x: number; readonly y: number; readonly z: number }): {
   level: number;
@@ -38,6 +43,7 @@ export function placeOf(coords: { readonly x: number; readonly y: number; readon
 }
 
 export class MapLayer extends GridLayer {
+  private readonly coarsest: number;
   private readonly live = new Map<HTMLElement, Live>();
 
   constructor(
@@ -47,6 +53,7 @@ export class MapLayer extends GridLayer {
     options: GridLayerOptions,
   ) {
     super({ tileSize: SIDE, updateWhenZooming: false, keepBuffer: 1, ...options });
+    this.coarsest = options.minNativeZoom ?? 0;
     this.on("tileunload", ({ tile }) => {
       this.live.get(tile)?.stop.abort();
       this.live.delete(tile);
@@ -63,6 +70,11 @@ export class MapLayer extends GridLayer {
       tile.classList.add("stale");
       void this.paint(tile as HTMLCanvasElement, live);
     }
+  }
+
+  /** Leaflet asks this of every zoom, rounded to the nearest. */
+  protected _clampZoom(): number {
+    return levelOf(this._map.getZoom(), this.coarsest);
   }
 
   protected override createTile(coords: Coords, done: DoneCallback): HTMLElement {

@@ -45,21 +45,3 @@ export const MARY = {
   reader: { position: number; token: string };
   sources: readonly Source[];
 };
-
-/** Ranks from 1 for the largest; equal values share the mean of their ranks. */
-export function ranks(values: readonly number[]): number[] {
-  return values.map((x) => {
-    const above = values.filter((y) => y > x).length;
-    const equal = values.filter((y) => y === x).length;
-    return above + (equal + 1) / 2;
-  });
-}
-
-/** Spearman's rank correlation: 1 the same order, 0 none, -1 the opposite. */
-export function rankCorrelation(a: readonly number[], b: readonly number[]): number {
-  const [ra, rb] = [ranks(a), ranks(b)];
-  const middle = (a.length + 1) / 2;
-  const both = ra.reduce((sum, x, i) => sum + (x - middle) * ((rb[i] ?? middle) - middle), 0);
-  const size = (r: number[]): number => Math.sqrt(r.reduce((sum, x) => sum + (x - middle) ** 2, 0));
-  return both / (size(ra) * size(rb));
-}

@@ -4,6 +4,7 @@
  */
 
 import type { Kind, Lens } from "../wire/api";
+import { isMeasured } from "./lens";
 
 export type Theme = "light" | "dark";
 
@@ -15,7 +16,15 @@ interface Hue {
   readonly hue: number;
 }
 
-const LENS_HUES: Record<Lens, Hue> = { weight: { chroma: 0.15, hue: 253 }, moved: { chroma: 0.11, hue: 190 } };
+const LENS_HUES: Record<Lens, Hue> = {
+  weight: { chroma: 0.15, hue: 253 },
+  moved: { chroma: 0.11, hue: 190 },
+  attribution: { chroma: 0.14, hue: 68 },
+  knockout: { chroma: 0.18, hue: 27 },
+};
+
+/** What is measured has either sign: what speaks against the target is violet. */
+const AGAINST: Hue = { chroma: 0.16, hue: 297 };
 
 const KIND_HUES: Record<Kind, Hue> = {
   sink: { chroma: 0, hue: 260 },
@@ -42,12 +51,17 @@ const made = new Map<string, Ramp>();
 
 /** The ramp of a lens, for maps. */
 export function lensRamp(lens: Lens, theme: Theme): Ramp {
-  return kept(`lens ${lens} ${theme}`, () => ramp(LENS_HUES[lens], PICTURE[theme]));
+  return kept(`lens ${lens} ${theme}`, () => ofLens(lens, PICTURE[theme]));
 }
 
 /** The ramp of a lens behind text. */
 export function glowRamp(lens: Lens, theme: Theme): Ramp {
-  return kept(`glow ${lens} ${theme}`, () => ramp(LENS_HUES[lens], BEHIND_TEXT[theme]));
+  return kept(`glow ${lens} ${theme}`, () => ofLens(lens, BEHIND_TEXT[theme]));
+}
+
+function ofLens(lens: Lens, way: readonly [number, number]): Ramp {
+  const above = ramp(LENS_HUES[lens], way);
+  return isMeasured(lens) ? joined(ramp(AGAINST, way), above) : above;
 }
 
 /** The ramp of a kind of head, for thumbnails. */
@@ -57,17 +71,19 @@ export function kindRamp(kind: Kind, theme: Theme): Ramp {
 
 /** The ramp of signed numbers: 0 is minus the most, the middle is zero, 1 is the most. */
 export function signedRamp(theme: Theme): Ramp {
-  return kept(`signed ${theme}`, () => {
-    const [below, above] = [ramp(SIGNED.below, PICTURE[theme]), ramp(SIGNED.above, PICTURE[theme])];
-    const table = new Uint8ClampedArray(4 * STEPS);
-    for (let at = 0; at < STEPS; at += 1) {
-      // Of the 256 steps the two in the middle are both zero.
-      const size = Math.max(0, Math.round(Math.abs(2 * at - (STEPS - 1))) - 1);
-      const from = 4 * Math.min(STEPS - 1, size);
-      table.set((at < STEPS / 2 ? below : above).subarray(from, from + 4), 4 * at);
-    }
-    return table;
-  });
+  return kept(`signed ${theme}`, () => joined(ramp(SIGNED.below, PICTURE[theme]), ramp(SIGNED.above, PICTURE[theme])));
+}
+
+/** Two ramps from one zero in the middle. */
+function joined(below: Ramp, above: Ramp): Ramp {
+  const table = new Uint8ClampedArray(4 * STEPS);
+  for (let at = 0; at < STEPS; at += 1) {
+    // Of the 256 steps the two in the middle are both zero.
+    const size = Math.max(0, Math.round(Math.abs(2 * at - (STEPS - 1))) - 1);
+    const from = 4 * Math.min(STEPS - 1, size);
+    table.set((at < STEPS / 2 ? below : above).subarray(from, from + 4), 4 * at);
+  }
+  return table;
 }
 
 /** The one colour of a kind of head: that of its frame and of its sign. */

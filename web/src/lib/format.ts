@@ -29,6 +29,11 @@ export function percent(share: number | null): string {
   return `${value >= 10 ? value.toFixed(0) : value >= 1 ? value.toFixed(1) : value.toFixed(2)} %`;
 }
 
+/** What a cut does to the target, in words: "loses 1.40 nats". */
+export function lossWords(nats: number): string {
+  return nats === 0 ? "loses nothing" : `${nats > 0 ? "loses" : "gains"} ${digits(Math.abs(nats))} nats`;
+}
+
 /** A size in bytes. */
 export function size(bytes: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];

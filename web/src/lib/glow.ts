@@ -1,6 +1,7 @@
 /** What lights up in the text (floor lib): a row's or a column's values, grouped and, if asked, without the first token. */
 
 import type { Lens } from "../wire/api";
+import { ADDS_UP } from "./lens";
 
 /** A position's standing: it may be read, it may not, or it was not recorded. As the server numbers them. */
 export const PERMITTED = { no: 0, yes: 1, unrecorded: 2 } as const;
@@ -8,7 +9,7 @@ export const PERMITTED = { no: 0, yes: 1, unrecorded: 2 } as const;
 export interface Glow {
   /** By position; NaN where there is nothing to show. */
   readonly values: Float32Array;
-  /** The largest of them, which the scale runs to; 0 if there is none. */
+  /** The largest size among them, which the scale runs to; 0 if there is none. */
   readonly largest: number;
 }
 
@@ -21,12 +22,12 @@ export function withoutFirst(values: Float32Array): Float32Array {
 }
 
 /**
- * Values of tokens as values of their units. Weights are shares, so a unit has their sum; lengths of what was moved do
- * not add up, so a unit has its largest. A token of no unit keeps its own.
+ * Values of tokens as values of their units. A unit has the sum of what adds up; lengths of what was moved and knock-outs
+ * do not, so a unit has its largest. A token of no unit keeps its own.
  */
 export function grouped(values: Float32Array, owners: Int32Array, lens: Lens): Float32Array {
   const units = new Map<number, number>();
-  const join = lens === "weight" ? (a: number, b: number) => a + b : Math.max;
+  const join = ADDS_UP[lens] ? (a: number, b: number) => a + b : (a: number, b: number) => (Math.abs(b) > Math.abs(a) ? b : a);
   values.forEach((value, at) => {
     const owner = owners[at] ?? -1;
     if (owner < 0 || Number.isNaN(value)) return;
@@ -37,6 +38,14 @@ export function grouped(values: Float32Array, owners: Int32Array, lens: Lens): F
 
 export function glowOf(values: Float32Array): Glow {
   let largest = 0;
-  for (const value of values) if (value > largest) largest = value;
+  for (const value of values) if (Math.abs(value) > largest) largest = Math.abs(value);
   return { values, largest };
+}
+
+/** What a glowing value is, in words. */
+export function unitOf({ lens, mode, group, rest }: { lens: Lens; mode: string; group: string; rest: boolean }): string {
+  if (rest && mode === "sources" && lens === "weight") return "weight as share of the rest";
+  const plain = { weight: "weight", moved: "moved", attribution: "nats, estimate", knockout: "nats, knock-out" }[lens];
+  if (group === "token") return plain;
+  return ADDS_UP[lens] ? `${plain}, sum of the ${group}` : `${plain}, largest of the ${group}`;
 }

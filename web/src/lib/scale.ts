@@ -6,6 +6,8 @@ export interface Scale {
   readonly low: number;
   /** Above it: drawn as the most and marked as clipped. */
   readonly high: number;
+  /** Values of either sign around zero, by their size: the middle of the ramp is zero. */
+  readonly signed?: true;
 }
 
 /** A log scale shows this many powers of ten below its top. */
@@ -16,18 +18,28 @@ export function scaleTo(high: number, kind: Scale["kind"]): Scale {
   return { kind, low: kind === "log" ? top / 10 ** DECADES : 0, high: top };
 }
 
+/** A scale of either sign; sizes up to the noise are drawn as nothing. */
+export function signedScaleTo(high: number, kind: Scale["kind"], noise = 0): Scale {
+  const { low, high: top } = scaleTo(high, kind);
+  return { kind, low: Math.min(top, Math.max(low, noise)), high: top, signed: true };
+}
+
 /** The share of the ramp, 0 to 1; NaN for what is no number. */
 export function shareOf(scale: Scale, value: number): number {
   if (Number.isNaN(value)) return Number.NaN;
-  if (scale.kind === "linear") return clamp(value / scale.high);
-  if (value <= scale.low) return 0;
-  return clamp(Math.log10(value / scale.low) / Math.log10(scale.high / scale.low));
+  return scale.signed ? 0.5 + (Math.sign(value) * sizeShare(scale, Math.abs(value))) / 2 : sizeShare(scale, value);
+}
+
+function sizeShare({ kind, low, high }: Scale, size: number): number {
+  if (size <= low) return 0;
+  return clamp(kind === "linear" ? size / high : Math.log10(size / low) / Math.log10(high / low));
 }
 
 /** The value at a share of the ramp. */
-export function valueAt(scale: Scale, share: number): number {
-  if (scale.kind === "linear") return share * scale.high;
-  return scale.low * (scale.high / scale.low) ** share;
+export function valueAt({ kind, low, high, signed }: Scale, share: number): number {
+  const size = signed ? Math.abs(2 * share - 1) : share;
+  const sign = signed ? Math.sign(2 * share - 1) : 1;
+  return sign * (kind === "linear" ? size * high : low * (high / low) ** size);
 }
 
 /** Whether a value lies outside what the scale tells apart. An exact zero is not clipped: it is drawn as what it is. */

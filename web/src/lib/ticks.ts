@@ -8,3 +8,19 @@ export function ticks(first: number, last: number, pixels: number, room: number)
   for (let at = Math.ceil(first / step) * step; at <= last; at += step) found.push(at);
   return found;
 }
+
+/** Round numbers from low to high for an axis of measured values, at most so many. */
+export function roundTicks(low: number, high: number, most: number): number[] {
+  const least = (high - low) / most;
+  if (!(least > 0)) return [];
+  const ten = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((of) => of * ten).find((of) => of >= least * (1 - 1e-9)) ?? 10 * ten;
+  const [from, to] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
+  return Array.from({ length: Math.max(0, to - from + 1) }, (_, at) => (from + at) * step);
+}
+
+/** The powers of ten from low to high. */
+export function powerTicks(low: number, high: number): number[] {
+  const [from, to] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  return Array.from({ length: Math.max(0, to - from + 1) }, (_, at) => 10 ** (from + at));
+}

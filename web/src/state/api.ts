@@ -60,6 +60,12 @@ export class Api {
     return this.kept.get(addressOf(path, query)) as Message<Facts> | undefined;
   }
 
+  /** Ask for what changes while one looks, or for something to be done: nothing of it is kept. */
+  send<Facts>(method: "GET" | "POST" | "DELETE", path: string, query: Query, signal: AbortSignal, body?: unknown): Promise<Message<Facts>> {
+    const asked = body === undefined ? { method } : { method, body: JSON.stringify(body) };
+    return this.inTurn(signal, () => this.fetched(addressOf(path, query), signal, asked)) as Promise<Message<Facts>>;
+  }
+
   private join(address: string, signal: AbortSignal): Promise<Message<unknown>> {
     const flight = this.flights.get(address) ?? this.start(address);
     flight.waiting += 1;
@@ -79,15 +85,10 @@ export class Api {
 
   private start(address: string): Flight {
     const stop = new AbortController();
-    const promise = this.turn(stop.signal).then(async () => {
-      try {
-        const message = await this.fetched(address, stop.signal);
-        this.keep(address, message);
-        return message;
-      } finally {
-        this.running -= 1;
-        this.queue.shift()?.();
-      }
+    const promise = this.inTurn(stop.signal, async () => {
+      const message = await this.fetched(address, stop.signal);
+      this.keep(address, message);
+      return message;
     });
     const flight: Flight = { promise, stop, waiting: 0 };
     this.flights.set(address, flight);
@@ -96,6 +97,16 @@ export class Api {
     };
     promise.then(forget, forget);
     return flight;
+  }
+
+  private async inTurn<Answer>(signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+    await this.turn(signal);
+    try {
+      return await work();
+    } finally {
+      this.running -= 1;
+      this.queue.shift()?.();
+    }
   }
 
   /** Wait for one of the four places. */
@@ -119,10 +130,10 @@ export class Api {
     });
   }
 
-  private async fetched(address: string, signal: AbortSignal): Promise<Message<unknown>> {
+  private async fetched(address: string, signal: AbortSignal, asked: RequestInit = {}): Promise<Message<unknown>> {
     let answer: Response;
     try {
-      answer = await this.ask(address, { signal, headers: { accept: `application/json, ${ARRAYS}` } });
+      answer = await this.ask(address, { ...asked, signal, headers: { accept: `application/json, ${ARRAYS}`, ...(asked.body ? { "content-type": "application/json" } : {}) } });
     } catch (error) {
       if (signal.aborted) throw error;
       throw new ApiError("The server does not answer. Is `wherefrom explore` still running?");
@@ -155,7 +166,7 @@ export function said(error: unknown): string | null {
 
 function addressOf(path: string, query: Query): string {
   const words = Object.entries(query).map(([name, value]) => [name, String(value)]);
-  return `api/${path}?${new URLSearchParams(words).toString()}`;
+  return words.length ? `api/${path}?${new URLSearchParams(words).toString()}` : `api/${path}`;
 }
 
 async function sentence(answer: Response): Promise<string> {

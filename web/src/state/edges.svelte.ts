@@ -1,10 +1,12 @@
 /** The sources of the chosen destination, or the readers of the chosen source (floor state). */
 
+import { PERMITTED } from "../lib/glow";
+import { isMeasured } from "../lib/lens";
 import { bytes, floats, integers } from "../wire/message";
 import type { RowFacts } from "../wire/api";
 import type { Query } from "./api";
 import { asking, type Asked } from "./asked.svelte";
-import type { Explorer } from "./explorer.svelte";
+import type { Looked } from "./explorer.svelte";
 
 export interface Edges {
   /** The position that they are of, and whether it reads or is read. */
@@ -15,16 +17,23 @@ export interface Edges {
   readonly permitted: Uint8Array;
 }
 
-/** Call while a component is made. */
-export function askEdges(of: () => Explorer): Asked<Edges> {
+/** Which calls and heads are asked about; null until a recording is shown. */
+export function scopeOf({ call, head, selection, shown }: Looked): Query | null {
+  if (!shown || !call) return null;
+  const which: Query = selection.every ? { call: "all", like: call.index } : { call: call.index };
+  return { run: shown.key, ...which, head: head ?? "all" };
+}
+
+/** Call while a component is made. What is measured is asked for elsewhere. */
+export function askEdges(of: () => Looked): Asked<Edges> {
   const question = $derived.by(() => {
     const explorer = of();
-    const { call, head, selection } = explorer;
+    const { selection } = explorer;
     const position = selection.mode === "sources" ? explorer.destination : explorer.source;
-    if (!explorer.shown || !call || position === null) return null;
-    const which: Query = selection.every ? { call: "all", like: call.index } : { call: call.index };
+    const scope = scopeOf(explorer);
+    if (!scope || position === null || isMeasured(selection.lens)) return null;
     const end = selection.mode === "sources" ? { destination: position } : { source: position };
-    return JSON.stringify({ run: explorer.shown.key, ...which, head: head ?? "all", ...end, lens: selection.lens });
+    return JSON.stringify({ ...scope, ...end, lens: selection.lens });
   });
   return asking(() => {
     // As text, so that a choice that changes nothing here asks nothing.
@@ -40,7 +49,7 @@ export function askEdges(of: () => Explorer): Asked<Edges> {
 }
 
 /** The unit that each token of a text belongs to; nothing is asked while tokens stand for themselves. */
-export function askOwners(of: () => Explorer, textNumber: () => number | null): Asked<Int32Array> {
+export function askOwners(of: () => Looked, textNumber: () => number | null): Asked<Int32Array> {
   const question = $derived.by(() => {
     const explorer = of();
     const { group } = explorer.selection;
@@ -53,5 +62,31 @@ export function askOwners(of: () => Explorer, textNumber: () => number | null): 
     if (question === null) return null;
     const query = JSON.parse(question) as Query;
     return async (signal) => integers(await of().api.get("units", query, signal), "owners");
+  });
+}
+
+/** The share of each row that rests on no token that was meant: a learned sink, or where there is none the first token. */
+export interface Resting {
+  readonly learned: boolean;
+  /** By destination; NaN where it has none. */
+  readonly shares: Float32Array;
+}
+
+/** Call while a component is made. */
+export function askResting(of: () => Looked): Asked<Resting> {
+  const question = $derived.by(() => {
+    const { call, head, shown, selection } = of();
+    if (!shown || !call || head === null || selection.every) return null;
+    return JSON.stringify({ run: shown.key, call: call.index, head, source: 0, lens: "weight" });
+  });
+  return asking(() => {
+    if (question === null) return null;
+    const query = JSON.parse(question) as Query;
+    return async (signal) => {
+      const message = await of().api.get<RowFacts>("column", query, signal);
+      if (message.arrays["sinks"]) return { learned: true, shares: floats(message, "sinks") };
+      const permitted = bytes(message, "permitted");
+      return { learned: false, shares: floats(message, "values").map((value, at) => (permitted[at] === PERMITTED.yes ? value : Number.NaN)) };
+    };
   });
 }

@@ -1,25 +1,47 @@
 /** The explorer's state (floor state): the selection, the address that holds it, and the recording that it is of. */
 
+import { type Offered, offeredBy, partnerOf } from "../lib/beside";
+import type { Share } from "../lib/split";
 import type { Call, Run } from "../wire/api";
 import { Api } from "./api";
 import { Asked, asking } from "./asked.svelte";
-import { format, parse, START, type Selection } from "./selection";
-import { Text } from "./text.svelte";
+import { Beside } from "./beside.svelte";
+import { changed, format, parse, START, type Selection } from "./selection";
+import { type Text, Texts } from "./text.svelte";
+
+/** What the heads, and what stands beside the text, have of the width. */
+export const HEADS_SHARE: Share = { usual: 24, least: 16, most: 40 };
+export const SIDE_SHARE: Share = { usual: 36, least: 26, most: 52 };
 
 /** Browsers refuse more changes of the address than a few a second. */
 const PAUSE_MS = 200;
 
+/** A recording as the selection looks at it: the one that is shown, or the one beside it. */
+export type Looked = Pick<
+  Explorer,
+  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "text" | "choose" | "pick" | "chooseHead"
+>;
+
 export class Explorer {
-  readonly api = new Api();
+  readonly api: Api;
   selection = $state.raw<Selection>(START);
+  /** Widths last as long as the visit: a link shows the same in a window of any width. */
+  layout = $state.raw({ heads: HEADS_SHARE.usual, side: SIDE_SHARE.usual });
   readonly run: Asked<Run>;
+  /** The recording that this one is compared with. */
+  readonly beside: Beside;
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
   private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private texts = new Map<string, Text>();
+  private readonly texts: Texts;
 
-  /** Call while the page's component is made. */
-  constructor(private readonly place: Window) {
+  /** Call while the page's component is made. `ask` stands in the place of the network. */
+  constructor(
+    private readonly place: Window,
+    ask?: typeof fetch,
+  ) {
+    this.api = new Api(ask);
+    this.texts = new Texts(this.api);
     this.selection = parse(place.location.hash);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;
@@ -31,6 +53,7 @@ export class Explorer {
       const run = key;
       return run === null ? null : async (signal) => (await this.api.get<Run>("run", { run }, signal)).facts;
     });
+    this.beside = new Beside(this);
   }
 
   /** The recording that is shown, once its answer is that of the selection. */
@@ -40,55 +63,47 @@ export class Explorer {
   }
 
   get call(): Call | null {
-    const run = this.shown;
-    if (!run) return null;
-    const wanted = this.selection.call ?? run.default.call;
-    return run.calls.find((call) => call.index === wanted) ?? run.calls[0] ?? null;
+    const wanted = this.selection.call ?? this.shown?.default.call;
+    return this.calls.find((call) => call.index === wanted) ?? this.calls[0] ?? null;
+  }
+
+  /** The calls that can be chosen: beside another recording those that it has too. */
+  get calls(): readonly Call[] {
+    const [own, other] = [this.shown?.calls ?? [], this.beside.shown?.calls];
+    return other ? own.filter((call) => partnerOf(call, other)) : own;
+  }
+
+  /** What of the chosen call can be chosen. */
+  get offered(): Offered | null {
+    return this.call && offeredBy(this.call, this.beside.call);
   }
 
   /** The head's true number; null: all. A head that this call does not have counts as none chosen. */
   get head(): number | null {
     const { head } = this.selection;
-    return head !== null && this.call?.heads.includes(head) ? head : null;
+    return head !== null && this.offered?.heads.includes(head) ? head : null;
   }
 
   get destination(): number {
-    const call = this.call;
     const wanted = this.selection.destination ?? this.shown?.default.destination ?? 0;
-    return Math.max(0, Math.min(wanted, (call?.destinations ?? 1) - 1));
+    return Math.max(0, Math.min(wanted, (this.offered?.destinations ?? 1) - 1));
   }
 
   get source(): number | null {
     const { source } = this.selection;
-    return source === null || !this.call ? null : Math.min(source, this.call.sources - 1);
+    return source === null || !this.offered ? null : Math.min(source, this.offered.sources - 1);
   }
 
   /** The text that destinations or sources of the chosen call are of. */
   text(of: "destinations" | "sources"): Text | null {
-    const run = this.shown;
-    const number = this.call?.of[of === "destinations" ? 0 : 1];
-    const length = number === undefined ? undefined : run?.texts[number]?.tokens;
-    if (!run || number === undefined || length === undefined) return null;
-    const name = JSON.stringify([run.key, number]);
-    let found = this.texts.get(name);
-    if (!found) {
-      // Texts of another recording are not held.
-      for (const [other, text] of this.texts) {
-        if (text.run === run.key) continue;
-        text.close();
-        this.texts.delete(other);
-      }
-      found = new Text(this.api, run.key, number, length);
-      this.texts.set(name, found);
-    }
-    return found;
+    return this.texts.of(this.shown, this.call, of);
   }
 
   /** Change the selection. The address follows; another recording or page is a step that "back" undoes. */
   choose(change: Partial<Selection>): void {
     const before = this.selection;
-    this.selection = { ...before, ...change };
-    if (this.selection.run !== before.run || this.selection.page !== before.page) {
+    this.selection = changed(before, change);
+    if (this.selection.run !== before.run || this.selection.beside !== before.beside || this.selection.page !== before.page) {
       clearTimeout(this.timer);
       this.timer = undefined;
       this.place.history.pushState(null, "", format(this.selection));
@@ -99,7 +114,24 @@ export class Explorer {
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */
   open(run: string | null): void {
-    this.choose({ run, page: "explore", call: null, every: false, head: null, destination: null, source: null, window: null });
+    this.choose({ run, beside: null, page: "explore", call: null, every: false, head: null, destination: null, source: null, window: null, target: null });
+  }
+
+  /** Look at the recording beside another; null: which one is still to be chosen. */
+  compare(beside: string | null): void {
+    this.choose({ page: "compare", beside });
+  }
+
+  /** Look at the first recording by itself again. */
+  alone(): void {
+    this.choose({ page: "explore", beside: null });
+  }
+
+  /** The second recording first. */
+  swap(): void {
+    const { run, beside } = this.selection;
+    // A call's index is one of its own recording.
+    this.choose({ run: beside, beside: run, call: this.beside.call?.index ?? null });
   }
 
   /** Choose a destination or a source, by what the mode is about. */
@@ -114,7 +146,7 @@ export class Explorer {
   }
 
   stepCall(by: number): void {
-    const calls = this.shown?.calls ?? [];
+    const { calls } = this;
     const now = calls.findIndex((call) => call.index === this.call?.index);
     const next = calls[Math.max(0, Math.min(calls.length - 1, now + by))];
     if (next) this.choose({ call: next.index, every: false });
@@ -122,7 +154,7 @@ export class Explorer {
 
   /** Through all heads, then each in turn. */
   stepHead(by: number): void {
-    const heads: (number | null)[] = [null, ...(this.call?.heads ?? [])];
+    const heads: (number | null)[] = [null, ...(this.offered?.heads ?? [])];
     const now = heads.indexOf(this.head);
     this.choose({ head: heads[(now + by + heads.length) % heads.length] ?? null });
   }

@@ -3,18 +3,24 @@
  * link shows the same again, exactly. What is as usual is left out of the address.
  */
 
-import type { Lens } from "../wire/api";
+import type { Order } from "../lib/evidence";
+import { isMeasured } from "../lib/lens";
+import { type Kind, KINDS, type Lens } from "../wire/api";
 
-export const LENSES = ["weight", "moved"] as const satisfies readonly Lens[];
+export const LENSES = ["weight", "moved", "attribution", "knockout"] as const satisfies readonly Lens[];
+/** Those that a recording's file answers. */
+export const COMPARED_LENSES = ["weight", "moved"] as const satisfies readonly Lens[];
 export const MODES = ["sources", "readers"] as const;
 export const GROUPS = ["token", "word", "sentence", "line"] as const;
 export const BLOCKS = ["largest", "mean"] as const;
 export const SCALES = ["linear", "log"] as const;
 export const THEMES = ["system", "light", "dark"] as const;
-export const SIDES = ["map", "numbers"] as const;
+export const SIDES = ["map", "numbers", "evidence"] as const;
+/** How the evidence is sorted; as usual: by knock-out where it was measured, else by weight. */
+export const SORTINGS = ["usual", "position", ...LENSES] as const satisfies readonly ("usual" | Order)[];
 /** How many sources the numbers show one by one. */
 export const ONE_BY_ONE = [4, 8, 16] as const;
-export const PAGES = ["explore", "lesson"] as const;
+export const PAGES = ["explore", "lesson", "compare"] as const;
 
 /** Where the map stands: the cell in its middle (row, column; parts of a cell count) and its zoom. */
 export interface MapWindow {
@@ -28,6 +34,8 @@ export interface Selection {
   /** The lesson's step, from 1. */
   readonly step: number;
   readonly run: string | null;
+  /** The recording that it is compared with. */
+  readonly beside: string | null;
   /** The call's index; null until one is chosen: then the recording's own suggestion holds. */
   readonly call: number | null;
   /** One call, or all of the same kind together. */
@@ -45,9 +53,18 @@ export interface Selection {
   readonly scale: (typeof SCALES)[number];
   /** Null: the whole map. */
   readonly window: MapWindow | null;
-  /** What is shown of the chosen head: its map, or one destination worked through. */
+  /** What is shown beside the text: the head's map, one destination worked through, or what its sources were worth. */
   readonly side: (typeof SIDES)[number];
   readonly oneByOne: (typeof ONE_BY_ONE)[number];
+  /** The token whose probability the evidence is about, as text; null: the likeliest at the destination. */
+  readonly target: string | null;
+  readonly sorting: (typeof SORTINGS)[number];
+  /** The plot's axis of weights. */
+  readonly plot: (typeof SCALES)[number];
+  /** The figure that heads are ranked by; null: in the model's order. */
+  readonly order: string | null;
+  /** The kinds of heads that are shown, in the order of their list; none: all. */
+  readonly kinds: readonly Kind[];
   readonly theme: (typeof THEMES)[number];
 }
 
@@ -55,6 +72,7 @@ export const START: Selection = {
   page: "explore",
   step: 1,
   run: null,
+  beside: null,
   call: null,
   every: false,
   head: null,
@@ -69,16 +87,37 @@ export const START: Selection = {
   window: null,
   side: "map",
   oneByOne: 8,
+  target: null,
+  sorting: "usual",
+  plot: "log",
+  order: null,
+  kinds: [],
   theme: "system",
 };
 
-/** Cells are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
-const STEPS = 256;
+/** The selection after a change. A target was asked for at one destination: another has its own likeliest. */
+export function changed(before: Selection, change: Partial<Selection>): Selection {
+  const elsewhere = "destination" in change && change.destination !== before.destination;
+  return comparable({ ...before, ...(elsewhere ? { target: null } : {}), ...change });
+}
+
+/** Two recordings are compared by what their files hold: a lens that has to be measured is of one. */
+function comparable(selection: Selection): Selection {
+  return selection.page === "compare" && isMeasured(selection.lens) ? { ...selection, lens: START.lens } : selection;
+}
+
+/** Cells and zooms are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
+export const STEPS = 256;
 
 export function windowOf(row: number, column: number, zoom: number): MapWindow {
   // Adding 0 turns -0, which no address can hold, into 0.
-  const step = (cell: number): number => Math.round(cell * STEPS) / STEPS + 0;
-  return { row: step(row), column: step(column), zoom: Math.round(zoom) + 0 };
+  const step = (part: number): number => Math.round(part * STEPS) / STEPS + 0;
+  return { row: step(row), column: step(column), zoom: step(zoom) };
+}
+
+/** Kinds in the order of their list, each once; others are none. */
+export function kindsOf(words: readonly string[]): readonly Kind[] {
+  return KINDS.filter((kind) => words.includes(kind));
 }
 
 /** Write a selection as an address, beginning with "#/". */
@@ -91,6 +130,7 @@ export function format(selection: Selection): string {
     selection[name] === START[name] ? null : (selection[name] as Selection[Name] & (string | number));
   put("step", chosen("step"));
   put("run", selection.run);
+  put("beside", selection.beside);
   put("call", selection.call);
   if (selection.every) put("every", "yes");
   put("head", selection.head);
@@ -105,6 +145,11 @@ export function format(selection: Selection): string {
   if (selection.window) put("window", [selection.window.row, selection.window.column, selection.window.zoom].join("_"));
   put("side", chosen("side"));
   put("each", chosen("oneByOne"));
+  put("for", selection.target);
+  put("sort", chosen("sorting"));
+  put("plot", chosen("plot"));
+  put("order", selection.order);
+  if (selection.kinds.length) put("kinds", selection.kinds.join("_"));
   put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
   const query = words.toString();
@@ -117,10 +162,11 @@ export function parse(address: string): Selection {
   const words = new URLSearchParams(query);
   const one = <Word extends string>(name: string, of: readonly Word[], usual: Word): Word =>
     of.find((word) => word === words.get(name)) ?? usual;
-  return {
+  return comparable({
     page: PAGES.find((name) => name === page) ?? START.page,
     step: count(words.get("step")) ?? START.step,
     run: words.get("run"),
+    beside: words.get("beside"),
     call: count(words.get("call")),
     every: words.get("every") === "yes",
     head: count(words.get("head")),
@@ -135,8 +181,13 @@ export function parse(address: string): Selection {
     window: mapWindow(words.get("window")),
     side: one("side", SIDES, START.side),
     oneByOne: ONE_BY_ONE.find((many) => many === count(words.get("each"))) ?? START.oneByOne,
+    target: words.get("for") || null,
+    sorting: one("sort", SORTINGS, START.sorting),
+    plot: one("plot", SCALES, START.plot),
+    order: words.get("order"),
+    kinds: kindsOf(words.get("kinds")?.split("_") ?? []),
     theme: one("theme", THEMES, START.theme),
-  };
+  });
 }
 
 function split(text: string): [string, string] {

@@ -2,8 +2,8 @@
 
 import { SvelteMap } from "svelte/reactivity";
 
-import type { Prediction, Token, Tokens } from "../wire/api";
-import { said, type Api } from "./api";
+import type { Call, Prediction, Run, Token, Tokens } from "../wire/api";
+import { said, type Api, type Query } from "./api";
 
 export const CHUNK = 256;
 /** Chunks that are held at most, besides those being looked at. */
@@ -24,7 +24,7 @@ export class Text {
   private readonly wants = new Map<string, readonly [first: number, last: number]>();
 
   constructor(
-    private readonly api: Api,
+    readonly api: Api,
     readonly run: string,
     readonly number: number,
     readonly length: number,
@@ -83,12 +83,16 @@ export class Text {
     return [...this.wants.values()].some(([from, to]) => at >= from && at <= to);
   }
 
+  /** What is asked for the chunk that begins at a position. */
+  query(start: number): Query {
+    return { run: this.run, text: this.number, start, count: CHUNK };
+  }
+
   private async load(at: number): Promise<void> {
     const stop = new AbortController();
     this.pending.set(at, stop);
-    const query = { run: this.run, text: this.number, start: at * CHUNK, count: CHUNK };
     try {
-      const { facts } = await this.api.get<Tokens>("tokens", query, stop.signal);
+      const { facts } = await this.api.get<Tokens>("tokens", this.query(at * CHUNK), stop.signal);
       if (stop.signal.aborted) return;
       const predicted = new Map(facts.predicted.map((one) => [one[0], one]));
       this.error = null;
@@ -108,5 +112,31 @@ export class Text {
       if (this.chunks.size <= MOST) return;
       if (!this.wanted(at)) this.chunks.delete(at);
     }
+  }
+}
+
+/** The texts of the recording that is shown; those of another are not held. */
+export class Texts {
+  private readonly held = new Map<string, Text>();
+
+  constructor(private readonly api: Api) {}
+
+  /** The text that destinations or sources of a call are of. */
+  of(run: Run | null, call: Call | null, which: "destinations" | "sources"): Text | null {
+    const number = call?.of[which === "destinations" ? 0 : 1];
+    const length = number === undefined ? undefined : run?.texts[number]?.tokens;
+    if (!run || number === undefined || length === undefined) return null;
+    const name = JSON.stringify([run.key, number]);
+    let found = this.held.get(name);
+    if (!found) {
+      for (const [other, text] of this.held) {
+        if (text.run === run.key) continue;
+        text.close();
+        this.held.delete(other);
+      }
+      found = new Text(this.api, run.key, number, length);
+      this.held.set(name, found);
+    }
+    return found;
   }
 }

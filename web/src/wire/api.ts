@@ -1,6 +1,9 @@
 /** The shapes of the server's answers (floor wire), as its interface states them. */
 
-export type Lens = "weight" | "moved";
+/** What a recording alone tells, and what it takes a run of the model to know. */
+export type RowLens = "weight" | "moved";
+export type MeasuredLens = "attribution" | "knockout";
+export type Lens = RowLens | MeasuredLens;
 
 /** A recording on the shelf: with what is known of it, or with the sentence why it cannot be opened. */
 export interface RunEntry {
@@ -68,7 +71,6 @@ export interface Run {
   readonly checks: string;
   readonly stored: string | null;
   readonly default: { readonly call: number; readonly destination: number };
-  readonly measuring: { readonly possible: boolean; readonly why: string };
 }
 
 /** What a person sees of a token, and the characters that it adds to the running text. */
@@ -143,3 +145,52 @@ export interface Pair {
   readonly mark: number;
   readonly moved: number | null;
 }
+
+/** Long work of the server, and how far it is. */
+export interface Job {
+  readonly job: string;
+  readonly state: "waiting" | "running" | "done" | "cancelled" | "failed";
+  readonly what: string;
+  readonly done: number;
+  readonly total: number;
+  readonly error: string | null;
+}
+
+/** A head that was cut alone: what the target lost, and the head's weight. */
+export interface Carrier {
+  readonly layer: number;
+  readonly head: number;
+  readonly nats: number;
+  readonly weight: number;
+}
+
+export interface CarriedSource {
+  readonly source: number;
+  readonly heads: readonly Carrier[];
+  readonly others: number;
+  readonly others_nats: number;
+}
+
+export interface MeasuredTarget {
+  readonly id: number;
+  readonly label: string;
+  readonly probability: number;
+  readonly nats: number;
+}
+
+/** What the sources of one destination were worth to a target; nats by source stand in the arrays beside it. */
+export interface Measured {
+  readonly measured: true;
+  readonly destination: number;
+  readonly target: MeasuredTarget;
+  readonly scope: string;
+  /** Nats below which a knock-out is rounding. */
+  readonly noise: number;
+  readonly exact: { readonly knockout: string; readonly attribution: string };
+  readonly why_no_attribution: string | null;
+  readonly seconds: { readonly attribution: number; readonly knockout: number; readonly heads: number };
+  readonly carried: readonly CarriedSource[];
+}
+
+/** What was found; or that nothing was, and whether it can be: the sentence why not. */
+export type MeasuredFacts = { readonly measured: false; readonly possible: boolean; readonly why: string | null } | Measured;

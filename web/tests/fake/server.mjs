@@ -181,6 +181,7 @@ function someHeads(own, query) {
 function line(own, query, valueAt, permittedAt, name) {
   const chosen = someHeads(own, query);
   const lens = query.get("lens");
+  if (lens === "moved" && own.key === "a few words") throw new Refused(400, "What is moved: expected a recording with its output projections, given one without. Record it again with them.");
   const size = own.calls[chosen[0][0]][`${name}s`];
   const values = new Float32Array(size);
   for (let at = 0; at < size; at += 1) {
@@ -196,7 +197,8 @@ function line(own, query, valueAt, permittedAt, name) {
     meaning: lens === "moved" ? `how far the source's value moved the destination's stream, the mean of ${chosen.length} heads` : chosen.length > 1 ? `the weight, the mean of ${chosen.length} heads` : "the weight of this head",
     exact: "exact", sink: name === "source" && own.calls[chosen[0][0]].sinks ? own.sink(chosen[0][0]) : null, empty: best < 0, heads: chosen.length, largest: best < 0 ? null : { at: best, value: values[best] },
   };
-  return arrays(facts, { values: { data: values, shape: [size] }, permitted: { data: permitted, shape: [size] } });
+  const sinks = name === "destination" && chosen.length === 1 && own.calls[chosen[0][0]].sinks ? { sinks: { data: new Float32Array(size).fill(own.sink(chosen[0][0])), shape: [size] } } : {};
+  return arrays(facts, { values: { data: values, shape: [size] }, permitted: { data: permitted, shape: [size] }, ...sinks });
 }
 
 function thumbs(own, call) {
@@ -302,7 +304,111 @@ function numbers(own, query) {
   return arrays(facts, { q: one(q), k: many(k), v: many(flat(valueOf)), products: one(products), scores: one(scores), weights: one(Float32Array.from(sources, (j) => weights[j])), parts: many(parts), rest: one(rest), output: one(output) });
 }
 
+// ---- measuring --------------------------------------------------------------------------------------------------
+
+/** Made-up work that takes a while: the state follows from the clock. */
+const JOBS = new Map();
+const STEP_MS = Number(process.env.FAKE_STEP ?? 12);
+
+function question(given) {
+  const own = run(given);
+  const call = number(given, given.get("call") === "all" ? "like" : "call", own.calls.length);
+  const { kind, part, destinations } = own.calls[call];
+  if (kind === "cross") throw new Refused(400, "What is measured: expected self-attention, given cross-attention. Choose a call of self-attention.");
+  if (part === "encoder") throw new Refused(400, "What is measured: expected a text that predicts, given an encoder's. Choose a call of the decoder.");
+  const i = number(given, "destination", destinations);
+  const target = given.get("target");
+  if (target !== null && split(target).length !== 1) throw new Refused(400, `The target: expected one token, given ${split(target).length}: ${JSON.stringify(target)}. Give one token as it stands in the text, with its leading blank.`);
+  const heads = someHeads(own, given);
+  return { own, i, target, heads, name: JSON.stringify([own.key, i, target, heads]) };
+}
+
+function job(query) {
+  const found = JOBS.get(query.get("job"));
+  if (!found) throw new Refused(400, "The work: expected some of this server, given none of it. Measure it again.");
+  return found;
+}
+
+function progress(found) {
+  const passed = Date.now() - found.start;
+  const sources = found.asked.i + 1;
+  const [first, second] = [500, 500 + sources * STEP_MS];
+  const of = (state, what = "", done = 0, total = 0, error = null) => ({ job: found.key, state, what, done, total, error });
+  if (found.cancelled !== null && passed > found.cancelled + 300) return of("cancelled");
+  if (passed < first) return of("waiting");
+  if (found.asked.target === " fail" && passed > first + 1000) return of("failed", "", 0, 0, "The model: expected 4.2 GB of free memory, given 1.1 GB. Close something, or choose a shorter text.");
+  if (passed < second) return of("running", "cutting each source", Math.floor((passed - first) / STEP_MS), sources);
+  if (passed < second + 800) return of("running", "cutting each head alone", Math.floor((3 * LAYERS * HEADS * (passed - second)) / 800), 3 * LAYERS * HEADS);
+  return of("done", "", sources, sources);
+}
+
+const over = (found) => ["cancelled", "failed"].includes(progress(found).state);
+
+function targetOf(own, i, target) {
+  const [label, probability] = ANSWERS.tokens(new URLSearchParams({ run: own.key, text: "0", start: String(i), count: "1" })).predicted[0]?.[1][0] ?? [" it", 0.4231];
+  const share = target === null ? probability : 0.0123;
+  return { label: target ?? label, probability: share, nats: Math.log(share) };
+}
+
+function measured(query) {
+  const asked = question(query);
+  const found = [...JOBS.values()].find((one) => one.asked.name === asked.name && progress(one).state === "done");
+  const why = asked.own.key === "very long" ? "measuring: expected the model that made the recording, Made-up 12-layer, with the same weights, given Another. Start the explorer with --model and that model's folder." : null;
+  if (!found) return { measured: false, possible: why === null, why };
+  const { own, i, heads } = asked;
+  const seed = [...(asked.target ?? "")].reduce((sum, sign) => sum + sign.codePointAt(0), 0);
+  const sources = own.calls[heads[0][0]].sources;
+  const [knockout, attribution] = [new Float32Array(sources).fill(NaN), new Float32Array(sources).fill(NaN)];
+  const share = heads.length / (LAYERS * HEADS);
+  for (let j = 0; j <= i; j += 1) {
+    if (!own.allowed(heads[0][0], i, j)) continue;
+    const worth = chance(i, j, 31, seed);
+    knockout[j] = j === 0 ? -0.06 : (worth > 0.98 ? 3.1 * chance(j, 2, seed) : worth < 0.03 ? -0.5 * chance(j, 3, seed) : 0.02 * (worth - 0.5) ** 3) * Math.min(1, 4 * share + 0.1);
+    attribution[j] = knockout[j] * (0.4 + 0.9 * chance(j, 4)) + 0.03 * (chance(j, 5) - 0.5);
+  }
+  const unpriced = own.key === "a few words" ? "The estimate needs a backward pass, which a model of whole numbers does not have." : null;
+  if (unpriced) attribution.fill(NaN);
+  const strongest = [...knockout.keys()].filter((j) => Math.abs(knockout[j]) >= 0.05).sort((a, b) => Math.abs(knockout[b]) - Math.abs(knockout[a])).slice(0, 3);
+  const carried = strongest.map((source) => {
+    const each = heads.slice(0, 60).map(([call, head]) => ({ layer: own.calls[call].layer, head, nats: knockout[source] * 0.4 * chance(call, head, source, 8) ** 3, weight: own.row(call, head, i)[source] })).sort((a, b) => Math.abs(b.nats) - Math.abs(a.nats));
+    const others = each.slice(4);
+    return { source, heads: each.slice(0, 4), others: heads.length - Math.min(4, each.length), others_nats: others.reduce((sum, { nats }) => sum + nats, 0) };
+  });
+  const facts = {
+    measured: true, destination: i, target: { id: 4 + seed, ...targetOf(own, i, asked.target) },
+    scope: heads.length > 1 ? `${heads.length} heads` : `layer ${own.calls[heads[0][0]].layer}, head ${heads[0][1]}`, noise: 0.0004,
+    exact: { knockout: "measured: the model was run again for each source, this position alone", attribution: "estimate: first order, from one backward pass" },
+    why_no_attribution: unpriced, seconds: { attribution: unpriced ? 0 : 0.81, knockout: (sources * STEP_MS) / 1000, heads: 0.8 }, carried,
+  };
+  return arrays(facts, { knockout: { data: knockout, shape: [sources] }, attribution: { data: attribution, shape: [sources] } });
+}
+
+const CHANGES = {
+  "POST jobs": (_, body) => {
+    const given = new URLSearchParams(Object.entries(body).filter(([, value]) => value !== null).map(([name, value]) => [name, String(value)]));
+    const asked = question(given);
+    const known = [...JOBS.values()].find((one) => one.asked.name === asked.name && !over(one) && one.cancelled === null);
+    if (known) return { job: known.key };
+    const key = `work${JOBS.size + 1}`;
+    JOBS.set(key, { key, asked, start: Date.now(), cancelled: null });
+    return { job: key };
+  },
+  "DELETE job": (query) => {
+    const found = job(query);
+    if (progress(found).state !== "done") found.cancelled ??= Date.now() - found.start;
+    return progress(found);
+  },
+};
+
+async function bodyOf(request) {
+  let text = "";
+  for await (const piece of request) text += piece;
+  return text ? JSON.parse(text) : {};
+}
+
 const ANSWERS = {
+  job: (query) => progress(job(query)),
+  measured: (query) => measured(query),
   runs: () => ({ runs: [...[...RUNS.values()].map((own) => ({ key: own.key, model: "Made-up 12-layer", tokens: own.n, calls: own.calls.length, bytes: own.n * 91000 })), { key: "torn", error: "The recording torn: expected a manifest that names every array, given one cut off at byte 812. Record it again." }] }),
   run: (query) => {
     const own = run(query);
@@ -312,7 +418,7 @@ const ANSWERS = {
       texts: (own.texts ?? [own.tokens]).map((tokens) => ({ tokens: tokens.length, numbered: false })), calls: own.calls,
       layers: own.texts ? ["encoder", "decoder"].flatMap((part) => [0, 1].map((layer) => ({ part, layer, call: own.calls.filter((call) => call.layer === layer && call.part === part).map((call) => call.index), gap: null }))) : Array.from({ length: LAYERS }, (_, layer) => ({ part: "decoder", layer, call: own.calls.filter((call) => call.layer === layer).map((call) => call.index), gap: layer === GAP ? "This layer mixes tokens by a convolution; it has no attention." : null })),
       gaps: ["Layer 5 mixes tokens by a convolution; it has no attention."], written_from: own.texts ? null : own.n - 20, seconds: 3.2, predictions: own.n, checks: `${own.calls.length} of ${own.calls.length} calls`,
-      stored: null, default: own.texts ? { call: 3, destination: 40 } : { call: 8, destination: own.n - 1 }, measuring: { possible: false, why: "The data are made up: there is no model to run." },
+      stored: null, default: own.texts ? { call: 3, destination: 40 } : { call: 8, destination: own.n - 1 },
     };
   },
   tokens: (query) => {
@@ -373,9 +479,10 @@ createServer(async (request, response) => {
   try {
     if (address.pathname.startsWith("/api/")) {
       if (WAIT) await new Promise((resolve) => setTimeout(resolve, WAIT));
-      const answer = ANSWERS[address.pathname.slice(5)];
+      const name = address.pathname.slice(5);
+      const answer = request.method === "GET" ? ANSWERS[name] : CHANGES[`${request.method} ${name}`];
       if (!answer) throw new Refused(404, "There is nothing at this address.");
-      const found = answer(address.searchParams);
+      const found = answer(address.searchParams, request.method === "POST" ? await bodyOf(request) : null);
       if (Buffer.isBuffer(found)) send(200, "application/octet-stream", found);
       else send(200, "application/json", JSON.stringify(found));
       return;

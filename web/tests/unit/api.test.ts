@@ -5,6 +5,7 @@ import { Api, ApiError, said } from "../../src/state/api";
 interface Asked {
   readonly address: string;
   readonly signal: AbortSignal;
+  readonly sent: RequestInit;
   answer: (status: number, value: unknown) => void;
 }
 
@@ -17,7 +18,7 @@ function server(): { asked: Asked[]; ask: typeof fetch } {
       signal.addEventListener("abort", () => reject(signal.reason));
       const answer = (status: number, value: unknown): void =>
         resolve(new Response(JSON.stringify(value), { status, headers: { "content-type": "application/json" } }));
-      asked.push({ address: String(input), signal, answer });
+      asked.push({ address: String(input), signal, sent: init ?? {}, answer });
     });
   return { asked, ask };
 }
@@ -115,6 +116,35 @@ describe("Api", () => {
     await settle();
     asked[1]?.answer(200, "now");
     expect((await again).facts).toBe("now");
+  });
+
+  it("sends what is to be done, in its turn, and keeps nothing of the answer", async () => {
+    const { asked, ask } = server();
+    const api = new Api(ask);
+    const wish = api.send("POST", "jobs", {}, never, { destination: 3, target: null });
+    await settle();
+    expect(asked[0]).toMatchObject({ address: "api/jobs", sent: { method: "POST", body: '{"destination":3,"target":null}', headers: { "content-type": "application/json" } } });
+    asked[0]?.answer(200, { job: "a" });
+    expect((await wish).facts).toEqual({ job: "a" });
+    for (const state of ["running", "done"]) {
+      const told = api.send("GET", "job", { job: "a" }, never);
+      await settle();
+      asked.at(-1)?.answer(200, { state });
+      expect((await told).facts).toEqual({ state });
+    }
+    expect([asked.length, api.size, asked[1]?.sent.body]).toEqual([3, 0, undefined]);
+    const refused = api.send("DELETE", "job", { job: "b" }, never);
+    await settle();
+    asked.at(-1)?.answer(400, { error: "There is no such work." });
+    await expect(refused).rejects.toThrow("There is no such work.");
+    const many = Array.from({ length: 5 }, (_, at) => api.send("GET", "job", { job: at }, never));
+    await settle();
+    expect(asked).toHaveLength(8);
+    for (let at = 4; at < 9; at += 1) {
+      asked[at]?.answer(200, at);
+      await settle();
+    }
+    expect((await Promise.all(many)).map(({ facts }) => facts)).toEqual([4, 5, 6, 7, 8]);
   });
 
   it("stays below its bound, and drops what was asked for longest ago", async () => {

@@ -6,7 +6,7 @@ import { at, attend, bidirectional, causal, mask, softmax, toggled } from "../..
 import { block, changed, normalised, nudged, START } from "../../src/lesson/block";
 import { carriedFrom, edited, exampleOf, sinkOf, stops, type Carried } from "../../src/lesson/carried";
 import { drawnHead, drawnHeads, ECHO, matrix, normals, SENTENCE, WORKED, type Example } from "../../src/lesson/examples";
-import { MARY, rankCorrelation, ranks } from "../../src/lesson/measured";
+import { MARY } from "../../src/lesson/measured";
 import {
   aboutBlock,
   aboutHeads,
@@ -20,6 +20,7 @@ import {
   sideBySide,
   type Question,
 } from "../../src/lesson/questions";
+import { rankCorrelation, ranks } from "../../src/lib/rank";
 import { drawnRow, meanLargest, SIZES, SOURCES } from "../../src/lesson/scaling";
 
 const read = <T>(name: string): T =>

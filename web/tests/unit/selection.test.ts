@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, format, GROUPS, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, START, THEMES, windowOf } from "../../src/state/selection";
+import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START, THEMES, windowOf } from "../../src/state/selection";
+import { KINDS } from "../../src/wire/api";
 
 /** Numbers that look random and are the same every time. */
 function dice(seed: number): (below: number) => number {
@@ -15,24 +16,31 @@ function any(roll: (below: number) => number): Selection {
   const one = <Word>(of: readonly Word[]): Word => of[roll(of.length)] as Word;
   const maybe = (below: number): number | null => (roll(3) ? roll(below) : null);
   const keys = ["council-minutes", "a b & c=d?#", "</script><img src=x onerror=alert(1)>", "\u0645\u0631\u062d\u0628\u0627 \u4e2d\u6587 \u{1f389}", "%2F", "null", ""];
+  const page = one(PAGES);
   return {
-    page: one(PAGES),
+    page,
     step: 1 + roll(6),
     run: roll(4) ? one(keys) : null,
+    beside: roll(3) ? null : one(keys),
     call: maybe(40),
     every: roll(2) === 1,
     head: maybe(64),
     destination: maybe(32768),
     source: maybe(32768),
-    lens: one(LENSES),
+    lens: page === "compare" ? one(COMPARED_LENSES) : one(LENSES),
     mode: one(MODES),
     group: one(GROUPS),
     rest: roll(2) === 1,
     block: one(BLOCKS),
     scale: one(SCALES),
-    window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(14) - 7) : null,
+    window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(1400) / 97 - 7) : null,
     side: one(SIDES),
     oneByOne: one(ONE_BY_ONE),
+    target: roll(3) ? one([" Mary", "\n", "a b & c=d?#", "\u4e2d", "</script>", "%2F", "null", "  "]) : null,
+    sorting: one(SORTINGS),
+    plot: one(SCALES),
+    order: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
+    kinds: kindsOf(KINDS.filter(() => roll(4) === 0)),
     theme: one(THEMES),
   };
 }
@@ -54,15 +62,28 @@ describe("the address", () => {
     expect(format(START)).toBe("#/");
     expect(format({ ...START, run: "minutes", destination: 733 })).toBe("#/?run=minutes&to=733");
     expect(format({ ...START, side: "numbers", oneByOne: 16 })).toBe("#/?side=numbers&each=16");
+    expect(format({ ...START, side: "evidence", target: " Mary", sorting: "weight", plot: "linear" })).toBe("#/?side=evidence&for=+Mary&sort=weight&plot=linear");
   });
 
-  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5"])(
+  it.each(["", "#", "#/", "#/nowhere", "#/?lens=colour&call=-1&head=1.5&to=1e9&window=1_2", "#/?window=a_b_c", "#/?window=1_2_999", "#/?to=99999999999", "#/?side=back&each=5", "#/?for=&sort=colour&plot=round"])(
     "reads %s as usual",
     (address) => expect(parse(address)).toEqual(START),
   );
 
+  it("holds kinds of heads in the order of their list, each once, and none that there is not", () => {
+    expect(format({ ...START, order: "entropy", kinds: ["sink", "local"] })).toBe("#/?order=entropy&kinds=sink_local");
+    expect(parse("#/?kinds=local_colour_sink_local").kinds).toEqual(["sink", "local"]);
+  });
+
+  it("compares by lenses that files answer", () => {
+    expect(parse("#/compare?lens=knockout").lens).toBe("weight");
+    expect(parse("#/compare?lens=moved").lens).toBe("moved");
+    expect(changed({ ...START, lens: "attribution" }, { page: "compare" }).lens).toBe("weight");
+    expect(changed({ ...START, lens: "attribution" }, { step: 2 }).lens).toBe("attribution");
+  });
+
   it("cuts a window to what an address can hold", () => {
-    expect(windowOf(1 / 3, 2 / 3, 2)).toEqual({ row: 85 / 256, column: 171 / 256, zoom: 2 });
+    expect(windowOf(1 / 3, 2 / 3, -2 / 3)).toEqual({ row: 85 / 256, column: 171 / 256, zoom: -171 / 256 });
     expect(Object.is(windowOf(-0.0001, 0, -0).row, 0)).toBe(true);
   });
 });

@@ -1,7 +1,7 @@
 """The explorer's addresses (floor 6): what the page asks, answered in threads, so that nothing waits for a large map.
 
-All of it is read only. An answer that was given before comes from memory; a broken recording, or a question that means
-nothing, is answered with its sentence.
+Recordings are only read. An answer that was given before comes from memory; a broken recording, or a question that
+means nothing, is answered with its sentence.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from wherefrom.recording import Recording
 from wherefrom.views.web import told
 from wherefrom.views.web.asked import Asked
 from wherefrom.views.web.guard import Guard
+from wherefrom.views.web.jobs import Jobs, Measurer, Wish
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
 from wherefrom.views.web.wire import Message
@@ -46,10 +47,12 @@ class Explorer:
 
     Args:
         shelf: which recordings there are.
+        measurer: runs their model; None: nothing can be measured.
     """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, measurer: Measurer | None = None) -> None:
         self._shelf = shelf
+        self.jobs = Jobs(measurer)
         self._count = count()
         self._numbers: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
         self._answers: Kept[tuple[str, bytes]] = Kept()
@@ -80,8 +83,16 @@ class Explorer:
         """Return the addresses of the interface."""
         return [
             Route("/api/runs", self._runs),
+            Route("/api/measured", self._measured),
+            Route("/api/jobs", self._start, methods=["POST"]),
+            Route("/api/job", self._job),
+            Route("/api/job", self._cancel, methods=["DELETE"]),
             *(Route(f"/api/{name}", partial(self._told, name, teller)) for name, teller in self._tellers.items()),
         ]
+
+    def answer(self, name: str, own: Recording, asked: Asked) -> tuple[str, bytes]:
+        """Return the answer to a question about a recording: its media type and its bytes."""
+        return self._tellers[name](own, asked).packed()
 
     async def _runs(self, request: Request) -> Response:
         return await self._answered(
@@ -97,6 +108,38 @@ class Explorer:
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
         return await self._answered(answer)
+
+    async def _measured(self, request: Request) -> Response:
+        asked = Asked(dict(request.query_params))
+
+        def answer() -> tuple[str, bytes]:
+            own = self._shelf.recording(asked.text("run"))
+            found = self.jobs.found(self._number(own), _wish(own, asked))
+            if found is not None:
+                return found.packed()
+            refusal = self.jobs.refusal(own)
+            why = None if refusal is None else str(refusal)
+            return Message({"measured": False, "possible": why is None, "why": why}).packed()
+
+        return await self._answered(answer)
+
+    async def _start(self, request: Request) -> Response:
+        body = await request.body()
+
+        def answer() -> tuple[str, bytes]:
+            asked = Asked.of_body(body)
+            own = self._shelf.recording(asked.text("run"))
+            return self.jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
+
+        return await self._answered(answer)
+
+    async def _job(self, request: Request) -> Response:
+        asked = Asked(dict(request.query_params))
+        return await self._answered(lambda: self.jobs.job(asked.text("job")).told().packed())
+
+    async def _cancel(self, request: Request) -> Response:
+        asked = Asked(dict(request.query_params))
+        return await self._answered(lambda: self.jobs.cancel(asked.text("job")).told().packed())
 
     async def _answered(self, answer: Callable[[], tuple[str, bytes]]) -> Response:
         """Compute an answer in a thread; what cannot be answered says why."""
@@ -128,12 +171,28 @@ def _chosen(own: Recording, asked: Asked) -> told.Chosen:
     return told.Chosen.of(own, call, head, asked.number("like", 0))
 
 
+def _wish(own: Recording, asked: Asked) -> Wish:
+    """Return what is to be measured; the positions, heads and token are checked where it is."""
+    index, head = asked.number_or_all("call"), asked.number_or_all("head")
+    call = told.call_of(own, asked.number("like", 0) if index is None else index)
+    target = asked.text("target") if "target" in asked.given else None
+    layer = None if index is None else call.layer
+    return Wish(asked.number("destination"), layer, head, call.kind, call.part, target)
+
+
 def _refusal(status: int, sentence: str) -> Response:
     body = json.dumps({"error": sentence}, ensure_ascii=False).encode()
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def explorer(shelf: Shelf, *, port: int, names: tuple[str, ...] | None = None, token: str | None = None) -> Guard:
+def explorer(
+    shelf: Shelf,
+    *,
+    port: int,
+    names: tuple[str, ...] | None = None,
+    token: str | None = None,
+    measurer: Measurer | None = None,
+) -> Guard:
     """Return the explorer as an ASGI application.
 
     Args:
@@ -141,6 +200,7 @@ def explorer(shelf: Shelf, *, port: int, names: tuple[str, ...] | None = None, t
         port: that it will be asked at.
         names: hosts that it may be called by; this machine alone unless given.
         token: asked for where it is not None.
+        measurer: runs their model; None: nothing can be measured.
     """
     files = {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.is_file()}
 
@@ -151,6 +211,6 @@ def explorer(shelf: Shelf, *, port: int, names: tuple[str, ...] | None = None, t
         lasting = "max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache"
         return FileResponse(path, headers={"cache-control": lasting})
 
-    routes = [*Explorer(shelf).routes(), Route("/", page), Route("/{path:path}", page)]
+    routes = [*Explorer(shelf, measurer).routes(), Route("/", page), Route("/{path:path}", page)]
     app: Any = Starlette(routes=routes)
     return Guard(app, port, token=token) if names is None else Guard(app, port, names, token)

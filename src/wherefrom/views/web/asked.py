@@ -1,7 +1,8 @@
-"""What the page asked for, read out of an address (floor 6): whole numbers and names, within bounds."""
+"""What the page asked for, read out of an address or a body (floor 6): whole numbers and names, within bounds."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,26 @@ class Asked:
     """
 
     given: Mapping[str, str]
+
+    @classmethod
+    def of_body(cls, body: bytes) -> Asked:
+        """Return the parameters in the body of a request: an object of JSON with texts and whole numbers.
+
+        Raises:
+            InputError: it is none.
+        """
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            way_out = "Load the page again."
+            raise InputError("the request", expected="an object of JSON", given="something else", way_out=way_out)
+        own = {name: value for name, value in found.items() if value is not None}
+        for name, value in own.items():
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                raise cls._refused(name, "a text or a whole number", type(value).__name__)
+        return cls({name: str(value) for name, value in own.items()})
 
     def text(self, name: str) -> str:
         """Return a parameter as it stands.
@@ -61,5 +82,8 @@ class Asked:
     @staticmethod
     def _refused(name: str, expected: str, given: str) -> InputError:
         return InputError(
-            f'"{name}" in the address', expected=expected, given=given, way_out="Go back to the list of recordings."
+            f'"{readable(name)[:40]}" in the address',
+            expected=expected,
+            given=given,
+            way_out="Go back to the list of recordings.",
         )

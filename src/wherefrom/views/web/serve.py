@@ -14,6 +14,7 @@ from wherefrom.errors import InputError
 from wherefrom.views.web import HOST, PORT
 from wherefrom.views.web.app import explorer
 from wherefrom.views.web.guard import LOOPBACK
+from wherefrom.views.web.jobs import Measurer
 from wherefrom.views.web.shelf import Shelf
 
 TRIED = 20
@@ -105,17 +106,20 @@ def _bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(shelf: Shelf, place: Opened, *, ready: Callable[[], None] | None = None) -> None:
+def serve(
+    shelf: Shelf, place: Opened, *, measurer: Measurer | None = None, ready: Callable[[], None] | None = None
+) -> None:
     """Answer until Ctrl-C, or until the process is asked to end.
 
     Args:
         shelf: the recordings that are shown.
         place: from `open_place`; it is closed at the end.
+        measurer: runs their model; None: nothing can be measured.
         ready: called once when pages can be asked for.
     """
     names = LOOPBACK if place.token is None else (*LOOPBACK, place.host)
     config = uvicorn.Config(
-        explorer(shelf, port=place.port, names=names, token=place.token),
+        explorer(shelf, port=place.port, names=names, token=place.token, measurer=measurer),
         log_level="error",
         access_log=False,
         server_header=False,

@@ -29,6 +29,7 @@ from wherefrom.questions.worked import worked_row
 from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, is_numbered
 from wherefrom.spans import Tokens
+from wherefrom.views.cells import own_texts
 from wherefrom.views.web.wire import Message
 
 Lens = Literal["weight", "moved"]
@@ -95,7 +96,7 @@ def _kept(call: Call, head: int) -> int:
 
 def about(key: str, recording: Recording) -> Message:
     """Return what there is in a recording: its model, texts, layers, calls and gaps."""
-    texts = _texts(recording)
+    texts = texts_of(recording)
     calls = [_call_facts(index, call, recording, texts) for index, call in enumerate(recording.calls)]
     stored = next((call.stored.format for call in recording.calls if call.stored is not None), None)
     checked = sum(bool(call.checks) for call in recording.calls)
@@ -116,7 +117,7 @@ def about(key: str, recording: Recording) -> Message:
     return Message(facts)
 
 
-def _texts(recording: Recording) -> list[Tokens]:
+def texts_of(recording: Recording) -> list[Tokens]:
     """Return the texts that calls go over: the recording's own, an encoder's, and numbered positions of others."""
     found = [recording.tokens, *([] if recording.source is None else [recording.source])]
     for call in recording.calls:
@@ -187,18 +188,13 @@ def tokens(recording: Recording, text: int, start: int, count: int) -> Message:
     Raises:
         InputError: no such text or position.
     """
-    texts = _texts(recording)
+    texts = texts_of(recording)
     chosen = texts[check_index("text", text, len(texts))]
     first = check_index("position", start, len(chosen) + 1)
     some = chosen[first : min(first + min(count, MOST_TOKENS), len(chosen))]
-    end = chosen[first - 1].span[1] if first else 0
-    shown = []
-    for token in some:
-        shown.append([token.label, chosen.text[max(end, token.span[0]) : token.span[1]]])
-        end = max(end, token.span[1])
     facts = {
         "start": first,
-        "tokens": shown,
+        "tokens": [[token.label, own] for token, own in zip(some, own_texts(chosen, first), strict=False)],
         "predicted": list(_predicted(recording, first, first + len(some))) if text == 0 else [],
     }
     return Message(facts, {"ids": np.array([token.id for token in some], np.int32)})
@@ -220,7 +216,7 @@ def find(recording: Recording, text: int, query: str) -> Message:
     Raises:
         InputError: nothing to look for, or a text without words.
     """
-    texts = _texts(recording)
+    texts = texts_of(recording)
     chosen = texts[check_index("text", text, len(texts))]
     if not query.strip():
         way_out = "Type a word."
@@ -247,7 +243,7 @@ def units(recording: Recording, text: int, by: str) -> Message:
     Raises:
         InputError: no such text or unit.
     """
-    texts = _texts(recording)
+    texts = texts_of(recording)
     chosen = texts[check_index("text", text, len(texts))]
     owners = np.full(len(chosen), -1, np.int32)
     for number, passage in enumerate(passages(chosen, by)):
@@ -306,24 +302,27 @@ def row(recording: Recording, chosen: Chosen, destination: int, lens: str) -> Me
         InputError: a destination that is not kept, an unknown lens, a recording without output projections.
     """
     require_lens(lens)
-    total, permitted, counted, sinks = _Sum.empty(chosen, 1), None, 0, []
+    total, permitted, counted = _Sum.empty(chosen, 1), None, 0
+    sinks: list[float] = []
     for call, own in chosen.pairs:
-        every = row_of_weights(call, destination)
-        places = [call.place_of_head(head) for head in own]
-        for head, values in zip(own, every[places], strict=True):
-            if np.ma.getmaskarray(values).all():
-                continue
-            counted += 1
-            total.add(values, call, head, lens)
+        weights = row_of_weights(call, destination)[[call.place_of_head(head) for head in own]]
+        reading = np.flatnonzero(~np.ma.getmaskarray(weights).all(axis=1))
+        heads = [own[place] for place in reading]
+        counted += len(heads)
+        total.add(weights[reading], call, heads, lens)
+        for head in _masks(call, heads):
             one = permitted_pairs(call, head, range(destination, destination + 1), range(call.sources))[0]
             permitted = one if permitted is None else permitted | one
-            if call.sinks is not None:
-                sinks.append(float(np.sum(sink_share(call, head, range(destination, destination + 1)))))
+        if call.sinks is not None:
+            at = range(destination, destination + 1)
+            sinks.extend(float(np.sum(sink_share(call, head, at))) for head in heads)
     return total.message(lens, permitted, counted, np.mean(sinks).item() if sinks else None)
 
 
 def column(recording: Recording, chosen: Chosen, source: int, lens: str) -> Message:
     """Return who reads a source; see `row`. A destination that was not recorded has 2 instead of "permitted".
+
+    Of one head with a sink there is beside it "sinks", the share of each row that the sink takes.
 
     Raises:
         InputError: no such source, an unknown lens, a recording without output projections.
@@ -332,17 +331,35 @@ def column(recording: Recording, chosen: Chosen, source: int, lens: str) -> Mess
     total, permitted, counted = _Sum.empty(chosen, 0), None, 0
     for call, own in chosen.pairs:
         check_index("source", source, call.sources)
-        every = column_of_weights(call, source)
-        for head in own:
-            counted += 1
-            values = np.ma.MaskedArray(np.zeros(call.destinations), mask=True)
-            values[call.rows] = every[call.place_of_head(head)]
-            total.add(values, call, head, lens, source)
+        counted += len(own)
+        weights = np.ma.MaskedArray(np.zeros((len(own), call.destinations)), mask=True)
+        weights[:, call.rows] = column_of_weights(call, source)[[call.place_of_head(head) for head in own]]
+        total.add(weights, call, own, lens, source)
+        for head in _masks(call, own):
             one = np.full(call.destinations, 2, np.uint8)
             for start, stop in _runs(call):
                 one[start:stop] = permitted_pairs(call, head, range(start, stop), range(source, source + 1))[:, 0]
             permitted = one if permitted is None else np.maximum(permitted, one)
-    return total.message(lens, permitted, counted, None)
+    told, sinks = total.message(lens, permitted, counted, None), _sinks(chosen)
+    return told if sinks is None else Message(told.facts, {**told.arrays, "sinks": sinks})
+
+
+def _sinks(chosen: Chosen) -> NDArray[np.float32] | None:
+    """Return the share of each row that a head's sink takes, NaN without a row; None: no sink, or several heads."""
+    call, heads = chosen.pairs[0]
+    if chosen.heads > 1 or call.sinks is None:
+        return None
+    shares = np.full(call.destinations, np.nan, np.float32)
+    for start, stop in _runs(call):
+        shares[start:stop] = sink_share(call, heads[0], range(start, stop))
+    shares[call.rows[np.isneginf(call.lse[call.place_of_head(heads[0])])]] = np.nan
+    return shares
+
+
+def _masks(call: Call, heads: Sequence[int]) -> Sequence[int]:
+    """Return those heads that between them have every mask of the call: mostly all have the same one."""
+    explicit = call.mask.explicit
+    return heads if explicit is not None and explicit.ndim == 3 else heads[:1]
 
 
 def _runs(call: Call) -> Any:
@@ -364,13 +381,14 @@ class _Sum:
         call = chosen.pairs[0][0]
         return cls(np.zeros((call.destinations, call.sources)[axis]))
 
-    def add(self, weights: Masked, call: Call, head: int, lens: str, source: int | None = None) -> None:
-        """Add a head's row, or its column of a source."""
+    def add(self, weights: Masked, call: Call, heads: Sequence[int], lens: str, source: int | None = None) -> None:
+        """Add the rows of heads, or their columns of a source."""
         if lens == "weight":
-            self.values += weights.filled(0.0)
+            self.values += weights.filled(0.0).sum(axis=0)
             return
-        lengths = lengths_of(call, head)
-        self.values += (moved(weights, lengths) if source is None else weights * lengths[source]).filled(0.0)
+        for head, own in zip(heads, weights, strict=True):
+            lengths = lengths_of(call, head)
+            self.values += (moved(own, lengths) if source is None else own * lengths[source]).filled(0.0)
 
     def message(self, lens: str, permitted: Any, counted: int, sink: float | None) -> Message:
         """Return the mean of weights, the sum of what is moved."""

@@ -1,0 +1,81 @@
+"""What measures for the explorer (floor 7): the model that was named at the start, loaded while the page opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Lock, Thread
+from typing import Any
+
+from wherefrom.errors import InputError, WherefromError
+from wherefrom.questions.scope import Scope
+from wherefrom.recording import Recording
+from wherefrom.views.web.jobs import Progress, Wish
+from wherefrom.views.web.measured import measured
+from wherefrom.views.web.wire import Message
+
+
+class ModelMeasurer:
+    """Measures recordings of one model.
+
+    Args:
+        load: returns the model; it is called once, in a thread that nobody waits for at the end.
+    """
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+        self._model: Future[Any] = Future()
+        self._begun = Lock()
+
+    def begin(self) -> None:
+        """Begin to load, unless that was begun."""
+        if self._begun.acquire(blocking=False):
+            Thread(target=self._loaded, name="loading", daemon=True).start()
+
+    def _loaded(self) -> None:
+        try:
+            self._model.set_result(self._load())
+        except BaseException as error:  # told to whoever asks for the model
+            self._model.set_exception(error)
+
+    def model(self) -> Any:
+        """Return the model, once it is loaded.
+
+        Raises:
+            WherefromError: it cannot be.
+        """
+        self.begin()
+        return self._model.result()
+
+    def refusal(self, recording: Recording) -> WherefromError | None:
+        """Return why nothing of a recording can be measured: its model is another one, or cannot be loaded."""
+        try:
+            model = self.model()
+        except WherefromError as error:
+            return error
+        if model.fingerprint == recording.model.fingerprint:
+            return None
+        return InputError(
+            "measuring",
+            expected=f"the model that made the recording, {recording.model.name}, with the same weights",
+            given=f"{model.name}",
+            way_out="Start the explorer with --model and that model's folder.",
+        )
+
+    def measure(self, recording: Recording, wish: Wish, progress: Progress) -> Message:
+        """Return what was measured.
+
+        Raises:
+            WherefromError: as `wherefrom.evidence.at.evidence_at`.
+        """
+        from wherefrom.evidence.at import evidence_at
+
+        scope = Scope(
+            None if wish.layer is None else (wish.layer,),
+            None if wish.head is None else (wish.head,),
+            wish.kind,
+            None if wish.part == recording.model.part else wish.part,
+        )
+        return measured(
+            evidence_at(self.model(), recording, wish.destination, target=wish.target, scope=scope, progress=progress)
+        )

@@ -1,0 +1,426 @@
+"""Figures for a paper (floor 6): a head's map, all heads at a glance, and a text with what a position reads.
+
+Each is drawn from what the terminal and the explorer show: the answers of `wherefrom.heads` and `wherefrom.sources`,
+and the tiles of a head's map. What the colours mean, their range and unit, and what is not shown, stands below it.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wherefrom.checks import check_index
+from wherefrom.errors import InputError
+from wherefrom.questions import heads, sources
+from wherefrom.questions.answer import Column
+from wherefrom.questions.asked import sink_share
+from wherefrom.questions.exact import permitted_pairs
+from wherefrom.questions.kinds import kind_of
+from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap, Tile
+from wherefrom.readable import LEFT_TO_RIGHT_MARK, printable, readable
+from wherefrom.recording import Recording, check_recording, gaps_in_words
+from wherefrom.spans import Tokens
+from wherefrom.views import picture
+from wherefrom.views.cells import count, fitted, own_texts, shortened
+from wherefrom.views.colours import BEHIND_TEXT, HAIRLINE, INK, KINDS, QUIET, STEPS, kind_colours, ramp, step_of
+from wherefrom.views.picture import ADVANCE, MONO, Area, Box, Frame, Picture, Shape, Words, cells_of, width_of
+
+Place: TypeAlias = tuple[int, int]
+"""A layer and a head."""
+MARGIN, NOTE, TITLE = 16.0, 11.0, 15.0
+LINE = 15.0
+MAP_SIDE, LARGEST_CELL = 560.0, 24.0
+NAMED_FROM = 11.0
+"""A map's cells of this size or more have the tokens' names beside them."""
+NAME_CELLS = 14
+LEAST_WIDTH = 460.0
+SIGNS = {
+    "sink": "S", "previous": "P", "induction": "I", "duplicate": "D",
+    "itself": "=", "local": "L", "broad": "B", "unknown": "?",
+}  # fmt: skip
+"""A sign for each kind, so that colour is never all there is."""
+MARKS = {NOT_PERMITTED: picture.FORBIDDEN, EMPTY: picture.EMPTY, NOT_RECORDED: picture.UNRECORDED}
+MARK_WORDS = {
+    NOT_PERMITTED: "not permitted",
+    EMPTY: "may read nothing: no row",
+    NOT_RECORDED: "not recorded",
+}
+WHAT_A_KIND_IS = (
+    "A kind says where most of a head's weight lies in this text: 30 % or more of its rows, on the mean, on what "
+    "followed the same token before (induction), on the token before, on the same token before (duplicate) or on "
+    "itself; else half of it on the first token (sink); else local, at most eight tokens back, or broad. It does not "
+    "say what the head is for."
+)
+TEXT_CELLS, TEXT_SIZE, TEXT_LINE = 84, 14.0, 25.0
+MOST_TOKENS = 1200
+"""Of a longer text the part before the destination is shown."""
+DIRECTION = "A row is the token that reads, a column the token it reads from."
+
+
+def figure_of_map(
+    recording: Recording,
+    layer: int,
+    head: int,
+    *,
+    kind: str = "self",
+    part: str | None = None,
+    repeat: int = 0,
+    of: str = "largest",
+) -> Picture:
+    """Return a head's map of weights as a picture; of more than 256 positions in blocks.
+
+    Args:
+        recording: of any model.
+        layer: from 0.
+        head: from 0.
+        kind: "self" or "cross".
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of the layer's module.
+        of: whether a block shows its "largest" or its "mean" weight.
+
+    Raises:
+        InputError: no such layer, head or execution; another `of`.
+    """
+    if of not in ("largest", "mean"):
+        raise InputError("a block's value", expected="largest or mean", given=f"{of!r}", way_out="Choose one.")
+    call = check_recording(recording).call(layer, kind, part, repeat)
+    map_ = HeadMap(call, head)
+    tile = map_.tile(map_.levels - 1, 0, 0)
+    values = tile.largest if of == "largest" else tile.mean
+    most = float(np.nanmax(values)) if (tile.marks == WEIGHTS).any() else 1.0
+    rows, columns = values.shape
+    cell = max(2.0, min(LARGEST_CELL, MAP_SIDE // max(rows, columns)))
+    named = tile.block == 1 and cell >= NAMED_FROM
+    reading, read = recording.texts_of(call)
+    names = _name_room(reading) if named else 38.0, _name_room(read) if named else 22.0
+    sinks = call.sinks is not None and tile.block == 1 and call.all_rows
+    strip = 2 * cell if sinks else 0.0
+    sheet = _Sheet(f"Weights of head {head} of {_called(recording, call.layer, kind, call.part, repeat)}")
+    left, top = MARGIN + names[0] + strip, sheet.y + names[1]
+    sheet.add(*_cells(tile, values, most, left, top, cell))
+    if sinks:
+        shares = np.asarray(sink_share(call, head, range(call.destinations)), np.float32)[:, None]
+        column = Tile(1, tile.destinations, range(1), shares, shares, tile.marks[:, :1], tile.exactness)
+        sheet.add(*_cells(column, shares, most, left - strip, top, cell))
+        sheet.add(Words(left - strip + cell / 2, top - 6, "sink", size=9, anchor="middle", colour=QUIET))
+    sheet.add(Frame((left, top, columns * cell, rows * cell), HAIRLINE))
+    if named:
+        sheet.add(*_names(reading, read, left - strip - 4, left, top, cell))
+    else:
+        sheet.add(*_ticks(tile, left - 4, left, top, cell))
+    sheet.take(left + columns * cell + 12, top + rows * cell + 14)
+    sheet.legend(most, "weight", [mark for mark in MARKS if (tile.marks == mark).any()])
+    block = f"Each cell is a block of {tile.block} destinations by {tile.block} sources: the {of} weight in it. "
+    sheet.note(f"{DIRECTION} Mask: {call.mask.describe()}.")
+    sheet.note(
+        f"{block if tile.block > 1 else ''}Colour: weight, the share of the destination's row, linear, 0 to "
+        f"{most:.3g}, the largest here; nothing is clipped."
+    )
+    if sinks:
+        sheet.note("The strip on the left is the sink's share of each row, which is no token's.")
+    elif call.sinks is not None:
+        sheet.note("The sink's share of each row is not drawn.")
+    return sheet.done(recording, tile.exactness)
+
+
+def figure_of_heads(
+    recording: Recording, by: str = "kind", *, part: str | None = None, repeat: int | None = None
+) -> Picture:
+    """Return every head of every layer as a cell of a picture.
+
+    Args:
+        recording: of any model.
+        by: "kind", what most of the head's weight lies on in this text, or a column of `wherefrom.heads`.
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module, where some ran several times.
+
+    Raises:
+        InputError: as `wherefrom.heads`; no such column; several executions and none named.
+    """
+    answer = heads(check_recording(recording), part=part, repeat=repeat)
+    rows = {(_whole(row["layer"]), _whole(row["head"])): row for row in answer}
+    if len(rows) < len(answer):
+        way_out = "Name one, such as repeat=0, or --repeat 0."
+        raise InputError("the repeat", expected="one execution of each module", given="several", way_out=way_out)
+    columns = {column.name: column for column in answer.columns if column.name not in ("layer", "head", "repeat")}
+    if by != "kind" and by not in columns:
+        expected = f"kind, {', '.join(columns)}"
+        raise InputError("what heads are coloured by", expected=expected, given=f"{by!r}", way_out="Choose one.")
+    sheet = _Sheet(f"Heads by {by}: {recording.model.name}, {count(len(recording), 'token')}")
+    boxes = _grid(sheet, recording, part, list(rows))
+    if by == "kind":
+        kinds = {
+            place: kind_of({name: value for name, value in row.items() if isinstance(value, int | float)}).name
+            for place, row in rows.items()
+        }
+        for place, kind in kinds.items():
+            sheet.add(*_head_of(kind, boxes[place]))
+        sheet.kinds(Counter(kinds.values()))
+        sheet.note(WHAT_A_KIND_IS)
+    else:
+        _coloured(sheet, boxes, {place: row[by] for place, row in rows.items()}, columns[by])
+    return sheet.done(recording, answer.exactness, answer.left_out)
+
+
+def _whole(value: Any) -> int:
+    return int(value)
+
+
+def _grid(sheet: _Sheet, recording: Recording, part: str | None, heads: list[Place]) -> dict[Place, Box]:
+    """Draw the numbers of layers and heads, and why a layer has none; return the place of each head."""
+    layers, most, gaps = recording.layers_of(part), 1 + max(head for _, head in heads), recording.gaps_of(part)
+    cell = min(LARGEST_CELL, max(10.0, MAP_SIDE // most))
+    left, top = MARGIN + 48, sheet.y + 20
+    sheet.add(Words(left - 8, top - 6, "layer", size=9, anchor="end", colour=QUIET))
+    sheet.add(Words(left, top - 18, "head", size=9, colour=QUIET))
+    for head in range(0, most, 1 if cell >= 16 else 4):
+        sheet.add(Words(left + (head + 0.5) * cell - 1, top - 6, str(head), size=9, anchor="middle", colour=QUIET))
+    held = {layer for layer, _ in heads}
+    for layer in range(layers):
+        y = top + layer * cell + cell / 2 + 2.5
+        sheet.add(Words(left - 8, y, str(layer), size=9, anchor="end", colour=QUIET))
+        if layer not in held:
+            why = gaps[layer].what if layer in gaps else "not recorded as a whole"
+            sheet.add(Words(left, y, why, size=9, colour=QUIET))
+    sheet.take(left + most * cell, top + layers * cell + 14)
+    return {(layer, head): (left + head * cell, top + layer * cell, cell - 2, cell - 2) for layer, head in heads}
+
+
+def _coloured(sheet: _Sheet, boxes: dict[Place, Box], values: dict[Place, Any], column: Column) -> None:
+    """Draw heads by a column of their answer, and say which it is."""
+    known = [float(value) for value in values.values() if value is not None]
+    shares = column.unit.startswith("share") or not known
+    low, high = (0.0, 1.0) if shares else (min(0.0, *known), max(known))
+    for place, value in values.items():
+        if value is None:
+            sheet.add(Area((boxes[place],), picture.UNRECORDED), Frame(boxes[place], HAIRLINE))
+        else:
+            colour = ramp()[step_of((float(value) - low) / ((high - low) or 1.0))]
+            sheet.add(Area((boxes[place],), colour), Frame(boxes[place], HAIRLINE, 0.5))
+    sheet.legend(high, column.name, low=low)
+    unit = f"{column.unit}, " if column.unit else ""
+    sheet.note(f"Colour: {column.name}, {unit}linear, {low:.3g} to {high:.3g}; nothing is clipped.")
+    sheet.note(f"{column.meaning[:1].upper()}{column.meaning[1:]}.")
+    if len(known) < len(values):
+        sheet.note(f"Dots: {count(len(values) - len(known), 'head')} without one.")
+
+
+def figure_of_text(
+    recording: Recording,
+    destination: int | None = None,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    kind: str = "self",
+    part: str | None = None,
+    repeat: int | None = None,
+) -> Picture:
+    """Return a text as a picture, each token on a ground as strong as what one position reads of it.
+
+    Args:
+        recording: of any model.
+        destination: the position that reads; the last of the text unless given.
+        layer: one layer only; all unless given.
+        head: one head of each layer only; all unless given.
+        kind: "self" or "cross".
+        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
+        repeat: which execution of each layer's module.
+
+    Raises:
+        InputError: as `wherefrom.sources`.
+    """
+    scope = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
+    answer = sources(recording, destination, top=sys.maxsize, **scope)  # type: ignore[arg-type]
+    calls = [call for call in recording.calls_of(kind, part) if layer in (None, call.layer)]
+    readers, tokens = recording.texts_of(calls[0])
+    last = min(recording.last_position(calls[0].part), calls[0].destinations - 1)
+    at = last if destination is None else check_index("position", destination, len(readers))
+    weights = np.zeros(len(tokens))
+    for row in answer:
+        weights[_whole(row["source"])] = row["weight"]
+    numbers = calls[0].head_numbers
+    allowed = permitted_pairs(calls[0], numbers[0], range(at, at + 1), range(len(tokens)))[0]
+    own = kind == "self"
+    stop = min(len(tokens), max(MOST_TOKENS, at + 1)) if own else min(len(tokens), MOST_TOKENS)
+    shown = range(max(0, stop - MOST_TOKENS), stop)
+    most = float(weights[shown.start : shown.stop].max(initial=0.0)) or 1.0
+    sheet = _Sheet(f"What position {at}, {shortened(readers[at].label)}, reads")
+    pieces = 0
+    for position, whole, piece, box in _flow(tokens, shown, sheet):
+        if weights[position] > 0:
+            sheet.add(Area((box,), ramp(BEHIND_TEXT)[step_of(weights[position] / most)]))
+        x, y, wide, high = box
+        cells, colour, reads = cells_of(piece), INK if allowed[position] else QUIET, own and position == at
+        sheet.add(Words(x, y + 15.5, piece, TEXT_SIZE, colour, font=MONO, bold=reads, cells=cells))
+        if reads:
+            sheet.add(Frame((x - 1, y, wide + 2, high), INK, 1.6))
+        elif not whole:
+            sheet.add(Frame(box, QUIET, 0.6))
+            pieces += 1
+    sheet.take(sheet.x, sheet.y + 8)
+    sheet.legend(most, "weight", colours=ramp(BEHIND_TEXT))
+    sheet.note(answer.question)
+    sheet.note(
+        f"Colour behind a source: its weight, the share of the destination's row, linear, 0 to {most:.3g}, the largest "
+        f"here; nothing is clipped. {'Framed: the position that reads. ' if own else ''}"
+        f"{'Boxed: a later piece of the character before, or a mark without characters. ' if pieces else ''}"
+        f"{'Grey: it may not read this.' if not allowed[shown.start : shown.stop].all() else ''}"
+    )
+    if len(shown) < len(tokens):
+        beside = 1.0 - float(weights[shown.start : shown.stop].sum()) / (float(weights.sum()) or 1.0)
+        sheet.note(
+            f"Not shown: {len(tokens) - len(shown):,} of {len(tokens):,} tokens, with {beside:.3g} of the weight."
+        )
+    return sheet.done(recording, answer.exactness, answer.left_out)
+
+
+def _called(recording: Recording, layer: int, kind: str, part: str, repeat: int) -> str:
+    """Return whose attention it is, in words."""
+    other = "" if kind == "self" and part == recording.model.part else f" ({part}, {kind}-attention)"
+    return f"layer {layer}{f', execution {repeat},' if repeat else ''}{other}, {recording.model.name}"
+
+
+def _cells(
+    tile: Tile, values: NDArray[np.float32], most: float, left: float, top: float, cell: float
+) -> Iterator[Area]:
+    """Yield a map's cells: an area for each colour and each mark, neighbours in a row as one box."""
+    kinds = np.where(
+        tile.marks == WEIGHTS, np.floor(np.nan_to_num(values) / most * (STEPS - 1) + 0.5), -1.0 - tile.marks
+    ).astype(int)
+    boxes: dict[int, list[Box]] = {}
+    for row, line in enumerate(kinds):
+        starts = np.flatnonzero(np.diff(line, prepend=line[0] - 1))
+        for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
+            box = left + start * cell, top + row * cell, (stop - start) * cell, cell
+            boxes.setdefault(int(line[start]), []).append(tuple(map(float, box)))  # type: ignore[arg-type]
+    for kind, own in sorted(boxes.items()):
+        yield Area(tuple(own), ramp()[min(kind, STEPS - 1)] if kind >= 0 else MARKS[-1 - kind])
+
+
+def _name(tokens: Tokens, position: int) -> str:
+    return fitted(_alone(tokens[position].label), NAME_CELLS, pad=False)
+
+
+def _alone(label: str) -> str:
+    """Return a label without the mark that keeps the rest of its line in order: here it has none."""
+    return label.replace(LEFT_TO_RIGHT_MARK, "")
+
+
+def _name_room(tokens: Tokens) -> float:
+    return 34 + max(width_of(_name(tokens, position), 10) for position in range(len(tokens)))
+
+
+def _names(reading: Tokens, read: Tokens, right: float, left: float, top: float, cell: float) -> Iterator[Words]:
+    """Yield the tokens' names and positions along both sides."""
+    for position in range(len(reading)):
+        y = top + (position + 0.5) * cell + 3.5
+        yield Words(right, y, f"{_name(reading, position)}  {position}", size=10, anchor="end")
+    for position in range(len(read)):
+        x = left + (position + 0.5) * cell + 3.5
+        yield Words(x, top - 6, f"{position}  {_name(read, position)}", size=10, turned=True)
+
+
+def _ticks(tile: Tile, right: float, left: float, top: float, cell: float) -> Iterator[Words]:
+    """Yield positions along both sides, a round number apart."""
+    each = cell / tile.block
+    step = next(step for power in range(9) for step in (10**power, 2 * 10**power, 5 * 10**power) if step * each >= 44)
+    for position in tile.destinations[::step]:
+        yield Words(right, top + position * each + 4, f"{position:,}", size=9, anchor="end", colour=QUIET)
+    for position in tile.sources[::step]:
+        yield Words(left + position * each, top - 6, f"{position:,}", size=9, anchor="middle", colour=QUIET)
+
+
+def _head_of(kind: str, box: Box) -> Iterator[Shape]:
+    strong, pale = kind_colours(kind)
+    x, y, wide, high = box
+    yield Area((box,), pale)
+    yield Frame(box, strong)
+    size = min(11.0, high - 3)
+    yield Words(
+        x + wide / 2, y + high / 2 + size * 0.36, SIGNS[kind], size=size, anchor="middle", bold=True, colour=strong
+    )
+
+
+def _flow(tokens: Tokens, shown: range, sheet: _Sheet) -> Iterator[tuple[int, bool, str, Box]]:
+    """Yield the tokens of a text in lines: whether it begins a character, what is seen of it, and its box."""
+    wide = ADVANCE * TEXT_SIZE
+    cells, y = 0, sheet.y
+    for position, own in zip(shown, own_texts(tokens, shown.start), strict=False):
+        piece = _alone(readable(own) if own else tokens[position].label)
+        size = cells_of(piece)
+        if cells and cells + size > TEXT_CELLS:
+            cells, y = 0, y + TEXT_LINE
+        box = MARGIN + cells * wide, y, size * wide, TEXT_LINE - 4
+        cells += size
+        sheet.take(box[0] + box[2], y + TEXT_LINE)
+        yield position, bool(own), piece, box
+        if "\n" in own:
+            cells, y = 0, y + TEXT_LINE
+
+
+class _Sheet:
+    """A picture that is being drawn, from the top down."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._shapes, self._notes = title, list[Shape](), list[str]()
+        self.x, self.y = MARGIN + LEAST_WIDTH, MARGIN + TITLE + 14
+
+    def add(self, *shapes: Shape) -> None:
+        self._shapes.extend(shapes)
+
+    def take(self, right: float, bottom: float) -> None:
+        """Say how far to the right and down there is something now."""
+        self.x, self.y = max(self.x, right), max(self.y, bottom)
+
+    def note(self, text: str) -> None:
+        self._notes.append(" ".join(text.split()))
+
+    def legend(
+        self, high: float, what: str, marks: Sequence[int] = (), *, low: float = 0.0, colours: Sequence[str] = ramp()
+    ) -> None:
+        """Draw the scale of colours, and the marks that occur."""
+        x, y = MARGIN, self.y
+        self.add(Words(x, y + 10, f"{low:.3g}", size=10))
+        x += width_of(f"{low:.3g}", 10) + 6
+        steps = range(0, STEPS, 4)
+        self.add(*(Area(((x + 2 * place, y, 2.0, 12.0),), colours[step]) for place, step in enumerate(steps)))
+        self.add(Frame((x, y, 2.0 * len(steps), 12.0), HAIRLINE))
+        x += 2 * len(steps) + 6
+        self.add(Words(x, y + 10, f"{high:.3g} {what}", size=10))
+        x += width_of(f"{high:.3g} {what}", 10) + 18
+        for mark in marks:
+            box = x, y, 14.0, 12.0
+            self.add(Area((box,), MARKS[mark]), Frame(box, HAIRLINE), Words(x + 20, y + 10, MARK_WORDS[mark], size=10))
+            x += 20 + width_of(MARK_WORDS[mark], 10) + 14
+        self.take(x, y + 26)
+
+    def kinds(self, found: Counter[str]) -> None:
+        """Draw the kinds of heads that there are, and how many."""
+        x, y = MARGIN, self.y
+        for kind in (name for name in KINDS if found[name]):
+            words = f"{kind} {found[kind]}"
+            if x > MARGIN and x + 24 + width_of(words, 10) > self.x:
+                x, y = MARGIN, y + 20
+            self.add(*_head_of(kind, (x, y, 16.0, 14.0)), Words(x + 22, y + 11, words, size=10))
+            x += 22 + width_of(words, 10) + 14
+        self.take(self.x, y + 30)
+
+    def done(self, recording: Recording, exactness: str, left_out: str = "") -> Picture:
+        """Return the picture, with its title above and its notes below."""
+        for sentence in (left_out, exactness, gaps_in_words(recording.gaps)):
+            if sentence:
+                self.note(sentence[:1].upper() + sentence[1:] + ("" if sentence.endswith(".") else "."))
+        letters = int((self.x - MARGIN) / (NOTE * 0.56))
+        for note in self._notes:
+            for line in textwrap.wrap(printable(note), letters):
+                self.add(Words(MARGIN, self.y + NOTE, line, size=NOTE, colour=QUIET))
+                self.take(0, self.y + LINE)
+        title = textwrap.wrap(printable(self._title), max(20, int((self.x - MARGIN) / (TITLE * 0.6))))
+        self.add(Words(MARGIN, MARGIN + TITLE, title[0] + (" …" if len(title) > 1 else ""), size=TITLE, bold=True))
+        return Picture(self._title, tuple(self._notes), self.x + MARGIN, self.y + MARGIN, tuple(self._shapes))

@@ -1,0 +1,228 @@
+"""Long work that the page asks for (floor 6): one thing at a time, with progress, and cancelled when asked.
+
+The explorer runs no model. Whoever starts it may hand in a `Measurer`, which does; without one, or for a recording of
+another model, the page is told why nothing can be measured. A question that was asked before has the same job.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Full, Queue
+from typing import Literal, Protocol, TypeAlias
+
+from wherefrom.errors import InputError, WherefromError
+from wherefrom.recording import Recording
+from wherefrom.views.web.wire import Message
+
+State: TypeAlias = Literal["waiting", "running", "done", "cancelled", "failed"]
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all); what it raises ends the work."""
+OVER: tuple[State, ...] = ("done", "cancelled", "failed")
+MOST_WAITING = 16
+MOST_KEPT = 64
+"""Jobs that are remembered, with what they found."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be measured: the sources of a destination.
+
+    Attributes:
+        destination: the position that reads.
+        layer: the heads of this one alone; None: of all.
+        head: this one alone, of each layer; None: all.
+        kind: "self" or "cross".
+        part: whose attention it is.
+        target: the token whose probability it is about; None: the likeliest.
+    """
+
+    destination: int
+    layer: int | None
+    head: int | None
+    kind: str
+    part: str
+    target: str | None
+
+
+class Measurer(Protocol):
+    """What runs a model for the page."""
+
+    def refusal(self, recording: Recording) -> WherefromError | None:
+        """Return why nothing of a recording can be measured; None where it can. It may take a while."""
+
+    def measure(self, recording: Recording, wish: Wish, progress: Progress) -> Message:
+        """Return what was found; see `wherefrom.views.web.measured`."""
+
+
+class _CancelledError(Exception):
+    """Ends the work of a job from within its progress."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A piece of work and how far it is.
+
+    Attributes:
+        key: its name, which nobody guesses.
+        question: what tells it from others: a recording's number, and the wish.
+    """
+
+    key: str
+    question: tuple[int, Wish]
+    recording: Recording
+    state: State = "waiting"
+    what: str = ""
+    done: int = 0
+    total: int = 0
+    error: str | None = None
+    found: Message | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def told(self) -> Message:
+        """Return how far it is."""
+        return Message(
+            {name: getattr(self, name) for name in ("state", "what", "done", "total", "error")} | {"job": self.key}
+        )
+
+
+class Jobs:
+    """Jobs in their turn, one at a time.
+
+    Args:
+        measurer: does the work; None: nothing can be measured.
+    """
+
+    def __init__(self, measurer: Measurer | None) -> None:
+        self._measurer = measurer
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._waiting: Queue[Job] = Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._worker: threading.Thread | None = None
+
+    def refusal(self, recording: Recording) -> WherefromError | None:
+        """Return why nothing of a recording can be measured; None where it can. It may take a while."""
+        if self._measurer is not None:
+            return self._measurer.refusal(recording)
+        way_out = "Start the explorer by the command `wherefrom explore`."
+        return InputError("measuring", expected="a model that runs", given="a page without one", way_out=way_out)
+
+    def start(self, number: int, recording: Recording, wish: Wish) -> Job:
+        """Return the job of a question: the one that there is, or a new one.
+
+        Args:
+            number: of the recording.
+            recording: that is asked about.
+            wish: what is to be measured.
+
+        Raises:
+            WherefromError: nothing can be measured, or too much is waiting.
+        """
+        refusal = self.refusal(recording)
+        if refusal is not None:
+            raise refusal
+        with self._lock:
+            known = self._known((number, wish), ("waiting", "running", "done"))
+            if known is not None:
+                return known
+            job = Job(secrets.token_urlsafe(12), (number, wish), recording)
+            try:
+                self._waiting.put_nowait(job)
+            except Full:
+                way_out = "Wait for one of them, or cancel it."
+                raise InputError(
+                    "what is measured", expected=f"at most {MOST_WAITING} waiting", given="one more", way_out=way_out
+                ) from None
+            self._jobs[job.key] = job
+            self._forget()
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="measuring", daemon=True)
+                self._worker.start()
+            return job
+
+    def job(self, key: str) -> Job:
+        """Return a job.
+
+        Raises:
+            InputError: there is none, or it was long ago.
+        """
+        with self._lock:
+            if key in self._jobs:
+                return self._jobs[key]
+        raise InputError("the work", expected="some of this server", given="none of it", way_out="Measure it again.")
+
+    def cancel(self, key: str) -> Job:
+        """Cancel a job, and return it: it ends at its next word of progress. One that is over stays as it is.
+
+        Raises:
+            InputError: there is none.
+        """
+        job = self.job(key)
+        with self._lock:
+            job.cancelled.set()
+            if job.state == "waiting":
+                job.state = "cancelled"
+        return job
+
+    def found(self, number: int, wish: Wish) -> Message | None:
+        """Return what was found for a question; None where it was not measured."""
+        with self._lock:
+            known = self._known((number, wish), ("done",))
+            return None if known is None else known.found
+
+    def cancel_all(self) -> None:
+        """Cancel whatever waits or runs."""
+        for key in list(self._jobs):
+            self.cancel(key)
+
+    def _known(self, question: tuple[int, Wish], states: tuple[State, ...]) -> Job | None:
+        alike = (
+            job
+            for job in reversed(self._jobs.values())
+            if job.question == question and job.state in states and (job.state == "done" or not job.cancelled.is_set())
+        )
+        return next(alike, None)
+
+    def _forget(self) -> None:
+        """Drop the oldest that are over, where there are too many."""
+        for key in [key for key, job in self._jobs.items() if job.state in OVER]:
+            if len(self._jobs) <= MOST_KEPT:
+                return
+            del self._jobs[key]
+
+    def _work(self) -> None:
+        while True:
+            job = self._waiting.get()
+            with self._lock:
+                if job.cancelled.is_set():
+                    continue
+                job.state = "running"
+            self._do(job)
+
+    def _do(self, job: Job) -> None:
+        assert self._measurer is not None
+
+        def progress(what: str, done: int, total: int) -> None:
+            if job.cancelled.is_set():
+                raise _CancelledError
+            job.what, job.done, job.total = what, done, total
+
+        state: State = "failed"
+        try:
+            found = self._measurer.measure(job.recording, job.question[1], progress)
+        except _CancelledError:
+            state = "cancelled"
+        except WherefromError as error:
+            job.error = str(error)
+        except Exception:  # a fault of ours: the page gets a sentence, who started the server the whole of it
+            traceback.print_exc(file=sys.stderr)
+            job.error = "The explorer failed at this; where it was started stands why."
+        else:
+            job.found, state = found, "done"
+        with self._lock:
+            job.state = state

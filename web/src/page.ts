@@ -1,0 +1,21 @@
+/** The page of a file that holds its answers: the same page, asking the file instead of a server. */
+import { mount } from "svelte";
+
+import { type About, bytesOf, Held } from "./state/held";
+import { format, START } from "./state/selection";
+import "./views/page.css";
+import Page from "./views/Page.svelte";
+
+const target = document.getElementById("page");
+const told = document.getElementById("about");
+if (target && told) {
+  const about = JSON.parse(new TextDecoder().decode(bytesOf(told.textContent ?? ""))) as About;
+  const blocks = new Map([...document.querySelectorAll<HTMLElement>("script[data-block]")].map((block) => [block.dataset["block"], block]));
+  const held = new Held(about, (name) => blocks.get(name)?.textContent ?? null);
+  if (!location.hash) {
+    const [call, head] = about.first ?? [null, null];
+    history.replaceState(null, "", format({ ...START, run: about.run, call, head }));
+  }
+  target.textContent = "";
+  mount(Page, { target, props: { held, bytes: Number(told.dataset["size"]) } });
+}

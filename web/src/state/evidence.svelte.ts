@@ -1,0 +1,251 @@
+/**
+ * What the sources of the chosen destination were worth (floor state): what the recording tells, what was measured, and
+ * the measurement while it goes on. One for the page; nothing is asked while nothing shows it.
+ */
+
+import { untrack } from "svelte";
+
+import type { Lenses } from "../lib/evidence";
+import { isMeasured } from "../lib/lens";
+import { after, LOOKING, mayAsk, type Happened, type Stage } from "../lib/measuring";
+import type { Job, Measured, MeasuredFacts, MeasuredLens, RowFacts, RowLens } from "../wire/api";
+import { bytes, floats } from "../wire/message";
+import { said, type Query } from "./api";
+import { asking, type Asked } from "./asked.svelte";
+import { scopeOf, type Edges } from "./edges.svelte";
+import type { Explorer } from "./explorer.svelte";
+
+const POLL_MS = 250;
+/** Being cancelled is told to the server whatever is looked at meanwhile, but not for ever. */
+const PATIENCE_MS = 10_000;
+/** Jobs of this visit that are remembered, so that coming back to one finds it. */
+const MOST_JOBS = 64;
+
+export interface Row {
+  readonly question: string;
+  readonly facts: RowFacts;
+  readonly values: Float32Array;
+  readonly permitted: Uint8Array;
+}
+
+interface Found {
+  readonly question: string;
+  readonly facts: Measured;
+  readonly knockout: Float32Array;
+  readonly attribution: Float32Array;
+}
+
+export class Evidence {
+  stage = $state.raw<Stage>(LOOKING);
+  /** By position of the source. */
+  readonly lenses: Lenses = $derived.by(() => this.byLens());
+  private found = $state.raw<Found | null>(null);
+  private readonly rows: Record<RowLens, Asked<Row>>;
+  private readonly rowQuestion: string | null = $derived.by(() => this.askedOfRow());
+  private readonly question: string | null = $derived.by(() => this.askedOfModel());
+  private readonly jobs = new Map<string, string>();
+  /** The work that is followed: what is told of one before it is not taken for it. */
+  private followed: string | null = null;
+  private eager: string | null = null;
+  private ended = new AbortController().signal;
+
+  /** Call while a component is made: it lives as long as the component. */
+  constructor(private readonly of: () => Explorer) {
+    this.rows = { weight: this.askRow("weight"), moved: this.askRow("moved") };
+    const asked = $derived(this.question);
+    $effect(() => {
+      const question = asked;
+      const stop = new AbortController();
+      untrack(() => {
+        this.stage = LOOKING;
+        this.ended = stop.signal;
+        if (question !== null) void this.open(question, stop.signal);
+      });
+      return () => stop.abort();
+    });
+  }
+
+  /** Whether anything shows it. */
+  get wanted(): boolean {
+    const { side, lens } = this.of().selection;
+    return side === "evidence" || isMeasured(lens);
+  }
+
+  /** What was found for what is chosen now. */
+  get measured(): Measured | null {
+    return this.now?.facts ?? null;
+  }
+
+  /** A row of the recording, if it is of what is chosen now. */
+  row(lens: RowLens): Row | null {
+    const { value } = this.rows[lens];
+    return value && value.question === this.rowQuestion ? value : null;
+  }
+
+  error(lens: RowLens): string | null {
+    return this.rows[lens].error;
+  }
+
+  private byLens(): Lenses {
+    const now = this.now;
+    const any = (values: Float32Array | undefined): Float32Array | null => (values?.some((value) => !Number.isNaN(value)) ? values : null);
+    return {
+      weight: this.row("weight")?.values ?? null,
+      moved: this.row("moved")?.values ?? null,
+      attribution: any(now?.attribution),
+      knockout: any(now?.knockout),
+    };
+  }
+
+  /** What was measured, as what glows in the text. */
+  edges(lens: MeasuredLens): Edges | null {
+    const [row, now] = [this.row("weight"), this.now];
+    const values = this.lenses[lens];
+    if (!row || !now || !values) return null;
+    const meaning = lens === "knockout" ? "nats that the target loses without the source" : "estimate of the same, hollow";
+    const facts: RowFacts = {
+      unit: "nats",
+      meaning: `${meaning}, ${now.facts.scope}`,
+      exact: now.facts.exact[lens],
+      sink: null,
+      empty: row.facts.empty,
+      heads: row.facts.heads,
+      largest: null,
+    };
+    return { of: now.facts.destination, mode: "sources", facts, values, permitted: row.permitted };
+  }
+
+  /** Measure what is chosen, or go on with it where it was begun. */
+  async measure(): Promise<void> {
+    const question = this.question;
+    // Asked for before it is known whether it was measured already: then.
+    if (this.stage.at === "looking") this.eager = question;
+    if (question === null || !mayAsk(this.stage)) return;
+    const signal = this.ended;
+    this.eager = null;
+    this.followed = null;
+    this.happen({ is: "asked" }, signal);
+    try {
+      // The likeliest target is null there; an address leaves it out.
+      const wish = { target: null, ...(JSON.parse(question) as Query) };
+      const { facts } = await this.of().api.send<{ job: string }>("POST", "jobs", {}, signal, wish);
+      this.remember(question, facts.job);
+      await this.follow(question, facts.job, signal);
+    } catch (error) {
+      this.refused(error, signal);
+    }
+  }
+
+  cancel(): void {
+    if (this.stage.at !== "working") return;
+    const [signal, { job }] = [this.ended, this.stage.job];
+    this.happen({ is: "cancel" }, signal);
+    this.of()
+      .api.send<Job>("DELETE", "job", { job }, AbortSignal.timeout(PATIENCE_MS))
+      .then(({ facts }) => this.told(facts, signal), (error: unknown) => this.refused(error, signal));
+  }
+
+  private get now(): Found | null {
+    return this.stage.at === "measured" && this.found?.question === this.question ? this.found : null;
+  }
+
+  private askedOfRow(): string | null {
+    const explorer = this.of();
+    const scope = this.wanted ? scopeOf(explorer) : null;
+    return scope && JSON.stringify({ ...scope, destination: explorer.destination });
+  }
+
+  private askedOfModel(): string | null {
+    const explorer = this.of();
+    const scope = this.wanted ? scopeOf(explorer) : null;
+    if (!scope || !explorer.call) return null;
+    const { target } = explorer.selection;
+    const query: Query = { ...scope, like: explorer.call.index, destination: explorer.destination, ...(target === null ? {} : { target }) };
+    return JSON.stringify(query);
+  }
+
+  private askRow(lens: RowLens): Asked<Row> {
+    // What moved is of use beside the weights; in the text alone it is not asked for.
+    const asked = $derived(lens === "weight" || this.of().selection.side === "evidence" ? this.rowQuestion : null);
+    return asking(() => {
+      const question = asked;
+      if (question === null) return null;
+      return async (signal) => {
+        const message = await this.of().api.get<RowFacts>("row", { ...(JSON.parse(question) as Query), lens }, signal);
+        return { question, facts: message.facts, values: floats(message, "values"), permitted: bytes(message, "permitted") };
+      };
+    });
+  }
+
+  private async open(question: string, signal: AbortSignal): Promise<void> {
+    const job = this.jobs.get(question);
+    try {
+      if (job === undefined) await this.look(question, signal);
+      else await this.follow(question, job, signal);
+    } catch (error) {
+      // What the server no longer knows is not asked for again.
+      if (!signal.aborted) this.jobs.delete(question);
+      this.refused(error, signal);
+    }
+  }
+
+  /** Ask for what was found. */
+  private async look(question: string, signal: AbortSignal): Promise<void> {
+    const message = await this.of().api.send<MeasuredFacts>("GET", "measured", JSON.parse(question) as Query, signal);
+    const { facts } = message;
+    if (signal.aborted) return;
+    if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
+    this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
+    if (this.eager === question) await this.measure();
+  }
+
+  /** Ask how far the work is until it is over, then for what it found. */
+  private async follow(question: string, job: string, signal: AbortSignal): Promise<void> {
+    this.followed = job;
+    while (this.followed === job) {
+      const { facts } = await this.of().api.send<Job>("GET", "job", { job }, signal);
+      this.told(facts, signal);
+      if (facts.state === "waiting" || facts.state === "running") await pause(POLL_MS, signal);
+      else {
+        if (this.jobs.get(question) === job) this.jobs.delete(question);
+        if (facts.state === "done") await this.look(question, signal);
+        return;
+      }
+    }
+  }
+
+  private told(job: Job, signal: AbortSignal): void {
+    if (job.job === this.followed) this.happen({ is: "job", job }, signal);
+  }
+
+  private happen(happened: Happened, signal: AbortSignal): void {
+    if (!signal.aborted) this.stage = after(this.stage, happened);
+  }
+
+  private refused(error: unknown, signal: AbortSignal): void {
+    const why = said(error);
+    if (why !== null) this.happen({ is: "refusal", why }, signal);
+  }
+
+  private remember(question: string, job: string): void {
+    this.jobs.set(question, job);
+    for (const oldest of this.jobs.keys()) {
+      if (this.jobs.size <= MOST_JOBS) break;
+      this.jobs.delete(oldest);
+    }
+  }
+}
+
+function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const leave = (): void => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", leave);
+      resolve();
+    }, milliseconds);
+    signal.addEventListener("abort", leave, { once: true });
+  });
+}
