@@ -18,6 +18,8 @@ from watching import Watch
 
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
+Open = Callable[..., Page]
+"""Opens an address, or an empty page, in a browser that knows nothing of the pages before."""
 expect.set_options(timeout=20_000)
 
 
@@ -71,8 +73,7 @@ def watch(server: Served) -> Iterator[Watch]:
 
 
 @pytest.fixture
-def opened(browser: Browser, watch: Watch) -> Iterator[Callable[..., Page]]:
-    """Open an address in a browser that knows nothing of the pages before."""
+def opened(browser: Browser, watch: Watch) -> Iterator[Open]:
     contexts = []
 
     def open_page(address: str = "", **how: Any) -> Page:
@@ -91,5 +92,5 @@ def opened(browser: Browser, watch: Watch) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.fixture
-def page(opened: Callable[..., Page]) -> Page:
+def page(opened: Open) -> Page:
     return opened()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from conftest import Open
 from see import chosen, in_address, option, panel, token
 from stage import TALK, TALK_TOKENS, Served
 
@@ -43,7 +44,7 @@ def settled(page: Page) -> Any:
     return seen
 
 
-def test_a_map_and_a_text(opened, server: Served) -> None:
+def test_a_map_and_a_text(opened: Open, server: Served) -> None:
     page = opened(server.link(run=TALK, call=1, head=2))
     chosen(page, TALK_TOKENS - 1)
     token(page, TALK_TOKENS - 20).click()
@@ -63,7 +64,7 @@ def test_a_map_and_a_text(opened, server: Served) -> None:
 
 
 @pytest.mark.parametrize("many", [4, 16])
-def test_numbers_readers_and_colours(opened, server: Served, many: int) -> None:
+def test_numbers_readers_and_colours(opened: Open, server: Served, many: int) -> None:
     page = opened(server.link(run=TALK, call=2, head=4, to=500, side="numbers", each=many, theme="dark"))
     chosen(page, 500)
     option(panel(page, "Text"), "Lens", "moved").click()

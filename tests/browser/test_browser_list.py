@@ -6,6 +6,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from conftest import Open
 from see import chosen, in_address, option, panel, text, token
 from stage import TALK, TALK_TOKENS, THOUSANDS, Served
 
@@ -52,7 +53,7 @@ def test_the_list_leads_to_the_lesson_and_the_lesson_back(page: Page, server: Se
     expect(page.get_by_role("heading", name="Recordings")).to_be_visible()
 
 
-def test_colours_follow_the_system_and_the_switch(opened, server: Served) -> None:
+def test_colours_follow_the_system_and_the_switch(opened: Open, server: Served) -> None:
     page = opened(server.link(run=TALK), color_scheme="dark")
     chosen(page, TALK_TOKENS - 1)
 

@@ -171,10 +171,12 @@ function addressOf(path: string, query: Query): string {
 
 async function sentence(answer: Response): Promise<string> {
   try {
+    // What is turned away at the door has its sentence in plain words.
+    if (answer.headers.get("content-type")?.startsWith("text/plain")) return await answer.text();
     const { error } = (await answer.json()) as { error?: unknown };
     if (typeof error === "string") return error;
   } catch {
-    // Not JSON: say what is known.
+    // Neither: say what is known.
   }
   return `The server answered with ${answer.status} and gave no reason.`;
 }
