@@ -29,6 +29,11 @@ export function percent(share: number | null): string {
   return `${value >= 10 ? value.toFixed(0) : value >= 1 ? value.toFixed(1) : value.toFixed(2)} %`;
 }
 
+/** A round number, as an axis has them: 0.15, −0.5, 2×10⁻⁵; without digits that only rounding made. */
+export function plain(value: number): string {
+  return value !== 0 && Math.abs(value) < 1e-4 ? digits(value, 1) : signed(String(Number(value.toPrecision(6))));
+}
+
 /** What a cut does to the target, in words: "loses 1.40 nats". */
 export function lossWords(nats: number): string {
   return nats === 0 ? "loses nothing" : `${nats > 0 ? "loses" : "gains"} ${digits(Math.abs(nats))} nats`;

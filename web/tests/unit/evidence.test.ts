@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { glowRamp, lensRamp, pick } from "../../src/lib/colour";
 import { disagreementOf, ordered, remainderOf, usualOrder, type Lenses } from "../../src/lib/evidence";
-import { lossWords } from "../../src/lib/format";
+import { lossWords, plain } from "../../src/lib/format";
 import { glowOf, grouped } from "../../src/lib/glow";
 import { after, LOOKING, mayAsk, type Happened, type Stage } from "../../src/lib/measuring";
 import { namesOf, nearest, plotOf } from "../../src/lib/plot";
@@ -124,6 +124,7 @@ describe("axes", () => {
     expect(roundTicks(0, 0.41, 5).map((value) => Number(value.toPrecision(12)))).toEqual([0, 0.1, 0.2, 0.3, 0.4]);
     expect(Object.is(roundTicks(-1, 1, 4)[2], 0)).toBe(true);
     expect(roundTicks(1, 1, 5)).toEqual([]);
+    expect([0, 3 * 0.05, -0.5, 0.0001, 2e-5, 100].map(plain)).toEqual(["0", "0.15", "\u22120.5", "0.0001", "2\u00d710\u207b\u2075", "100"]);
     expect(powerTicks(0.00002, 0.2).map(Math.log10).map(Math.round)).toEqual([-4, -3, -2, -1]);
     expect(powerTicks(0.001, 1)).toHaveLength(4);
   });
