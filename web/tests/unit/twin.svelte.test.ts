@@ -259,7 +259,10 @@ class Twin {
   };
 
   choose(change: Partial<Selection>): void {
-    const after = { ...this.selection, ...change };
+    let after = { ...this.selection, ...change };
+    // Only one recording is measured, and what a target was asked for is left with its destination.
+    if (after.page === "compare" && (after.lens === "attribution" || after.lens === "knockout")) after = { ...after, lens: "weight" };
+    if (after.destination !== this.selection.destination && !("target" in change)) after = { ...after, target: null };
     if (after.run !== this.selection.run || after.beside !== this.selection.beside || after.page !== this.selection.page) {
       this.entries[this.at] = this.selection;
       this.entries = [...this.entries.slice(0, this.at + 1), after];
@@ -340,7 +343,7 @@ class Twin {
   edgesOf(run: Run | null, of: Call | null): string | null {
     const { mode, every, lens } = this.selection;
     const position = mode === "sources" ? this.destination : this.source;
-    if (!run || !of || position === null) return null;
+    if (!run || !of || position === null || lens === "attribution" || lens === "knockout") return null;
     const which: Query = every ? { call: "all", like: of.index } : { call: of.index };
     const end: Query = mode === "sources" ? { destination: position } : { source: position };
     return addressOf(mode === "sources" ? "row" : "column", { run: run.key, ...which, head: this.head ?? "all", ...end, lens });
@@ -438,7 +441,7 @@ function both(world: World, change: Partial<Selection>): void {
   world.twin.choose(change);
 }
 
-const ALONE = { call: null, every: false, head: null, destination: null, source: null, window: null } as const;
+const ALONE = { call: null, every: false, head: null, destination: null, source: null, window: null, target: null } as const;
 
 const COMMANDS_OF: readonly (readonly [weight: number, command: Command])[] = [
   [4, (world, roll) => {
@@ -476,6 +479,7 @@ const COMMANDS_OF: readonly (readonly [weight: number, command: Command])[] = [
   [2, (world, roll) => both(world, { lens: one(roll, LENSES) })],
   [2, (world, roll) => both(world, roll(2) ? { mode: "sources" } : { mode: "readers", source: world.twin.source ?? 0 })],
   [1, (world, roll) => both(world, { group: one(roll, GROUPS), scale: one(roll, SCALES), side: one(roll, SIDES) })],
+  [1, (world, roll) => both(world, { target: roll(2) ? " Mary" : null })],
   [1, (world, roll) => both(world, { every: roll(2) === 1 })],
   [1, (world, roll) => both(world, { window: roll(3) ? windowOf(roll(900) / 97, roll(900) / 89, roll(900) / 83 - 5) : null })],
   [1, (world, roll) => both(world, { page: roll(2) ? "lesson" : "explore" })],
