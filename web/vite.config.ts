@@ -26,7 +26,7 @@ export default defineConfig({
   resolve: process.env["VITEST"] ? { conditions: ["browser"] } : {},
   test: {
     include: ["tests/unit/**/*.test.ts"],
-    testTransformMode: { web: ["**/*.test.ts"] },
+    testTransformMode: { web: ["**/*.svelte.test.ts"] },
     server: { deps: { inline: [/svelte/] } },
   },
 });
