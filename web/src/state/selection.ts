@@ -51,7 +51,7 @@ export interface Selection {
   readonly side: (typeof SIDES)[number];
   readonly oneByOne: (typeof ONE_BY_ONE)[number];
   /** The figure that heads are ranked by; null: in the model's order. */
-  readonly order: string | null;
+  readonly rank: string | null;
   /** The kinds of heads that are shown, in the order of their list; none: all. */
   readonly kinds: readonly Kind[];
   readonly theme: (typeof THEMES)[number];
@@ -76,7 +76,7 @@ export const START: Selection = {
   window: null,
   side: "map",
   oneByOne: 8,
-  order: null,
+  rank: null,
   kinds: [],
   theme: "system",
 };
@@ -120,7 +120,7 @@ export function format(selection: Selection): string {
   if (selection.window) put("window", [selection.window.row, selection.window.column, selection.window.zoom].join("_"));
   put("side", chosen("side"));
   put("each", chosen("oneByOne"));
-  put("order", selection.order);
+  put("rank", selection.rank);
   if (selection.kinds.length) put("kinds", selection.kinds.join("_"));
   put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
@@ -153,7 +153,7 @@ export function parse(address: string): Selection {
     window: mapWindow(words.get("window")),
     side: one("side", SIDES, START.side),
     oneByOne: ONE_BY_ONE.find((many) => many === count(words.get("each"))) ?? START.oneByOne,
-    order: words.get("order"),
+    rank: words.get("rank"),
     kinds: kindsOf(words.get("kinds")?.split("_") ?? []),
     theme: one("theme", THEMES, START.theme),
   };

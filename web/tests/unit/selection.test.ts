@@ -27,7 +27,7 @@ function any(roll: Dice): Selection {
     window: roll(2) ? windowOf(roll(3276800) / 97, -roll(3276800) / 89, roll(1400) / 97 - 7) : null,
     side: one(SIDES),
     oneByOne: one(ONE_BY_ONE),
-    order: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
+    rank: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
     kinds: kindsOf(KINDS.filter(() => roll(4) === 0)),
     theme: one(THEMES),
   };
@@ -58,7 +58,7 @@ describe("the address", () => {
   );
 
   it("holds kinds of heads in the order of their list, each once, and none that there is not", () => {
-    expect(format({ ...START, order: "entropy", kinds: ["sink", "local"] })).toBe("#/?order=entropy&kinds=sink_local");
+    expect(format({ ...START, rank: "entropy", kinds: ["sink", "local"] })).toBe("#/?rank=entropy&kinds=sink_local");
     expect(parse("#/?kinds=local_colour_sink_local").kinds).toEqual(["sink", "local"]);
   });
 
