@@ -62,7 +62,7 @@ export interface Selection {
   /** The plot's axis of weights. */
   readonly plot: (typeof SCALES)[number];
   /** The figure that heads are ranked by; null: in the model's order. */
-  readonly order: string | null;
+  readonly rank: string | null;
   /** The kinds of heads that are shown, in the order of their list; none: all. */
   readonly kinds: readonly Kind[];
   readonly theme: (typeof THEMES)[number];
@@ -90,7 +90,7 @@ export const START: Selection = {
   target: null,
   sorting: "usual",
   plot: "log",
-  order: null,
+  rank: null,
   kinds: [],
   theme: "system",
 };
@@ -148,7 +148,7 @@ export function format(selection: Selection): string {
   put("for", selection.target);
   put("sort", chosen("sorting"));
   put("plot", chosen("plot"));
-  put("order", selection.order);
+  put("rank", selection.rank);
   if (selection.kinds.length) put("kinds", selection.kinds.join("_"));
   put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
@@ -184,7 +184,7 @@ export function parse(address: string): Selection {
     target: words.get("for") || null,
     sorting: one("sort", SORTINGS, START.sorting),
     plot: one("plot", SCALES, START.plot),
-    order: words.get("order"),
+    rank: words.get("rank"),
     kinds: kindsOf(words.get("kinds")?.split("_") ?? []),
     theme: one("theme", THEMES, START.theme),
   });

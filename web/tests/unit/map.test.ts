@@ -19,6 +19,9 @@ describe("the strip", () => {
     const values = Float32Array.of(0.1, 0.5, NaN, 0.3, 0.2, 0.9);
     const on = (height: number, first: number, each: number) => [...strongestOf(values, height, { first, each })].map((value) => (Number.isNaN(value) ? null : Math.round(10 * value) / 10));
     expect(on(3, 0, 0.5)).toEqual([0.5, 0.3, 0.9]);
+    // Side by side, the strongest of a pixel; narrow ones have a pixel each, and none hides another.
+    expect(on(2, 0, 0.25)).toEqual([0.5, 0.9]);
+    expect(on(3, 1.5, 0.6)).toEqual([0.5, 0.2, 0.9]);
     expect(on(6, 1, 2)).toEqual([0.5, 0.5, null, null, 0.3, 0.3]);
     expect(on(4, -2, 1)).toEqual([null, null, 0.1, 0.5]);
     expect(on(2, 5, 1)).toEqual([0.9, null]);

@@ -31,7 +31,7 @@ function any(roll: Dice): Selection {
     target: roll(3) ? one([" Mary", "\n", "a b & c=d?#", "\u4e2d", "</script>", "%2F", "null", "  "]) : null,
     sorting: one(SORTINGS),
     plot: one(SCALES),
-    order: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
+    rank: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
     kinds: kindsOf(KINDS.filter(() => roll(4) === 0)),
     theme: one(THEMES),
   };
@@ -63,7 +63,7 @@ describe("the address", () => {
   );
 
   it("holds kinds of heads in the order of their list, each once, and none that there is not", () => {
-    expect(format({ ...START, order: "entropy", kinds: ["sink", "local"] })).toBe("#/?order=entropy&kinds=sink_local");
+    expect(format({ ...START, rank: "entropy", kinds: ["sink", "local"] })).toBe("#/?rank=entropy&kinds=sink_local");
     expect(parse("#/?kinds=local_colour_sink_local").kinds).toEqual(["sink", "local"]);
   });
 
