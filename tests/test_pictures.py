@@ -166,6 +166,16 @@ def test_tokens_are_inert_and_readable(hostile: Recording) -> None:
     assert "אבג" in text
 
 
+def test_what_does_not_print_is_escaped_wherever_it_stands() -> None:
+    svg = Picture("a\u202e<", ("\x00&",), 10, 10, (Words(0, 0, "\x1b\u202e>"),)).svg()
+    root = ElementTree.fromstring(svg)
+    assert [root.find(f"{SVG}{tag}").text for tag in ("title", "desc", "text")] == [
+        "a\\u202e<",
+        "\\x00&",
+        "\\x1b\\u202e>",
+    ]
+
+
 def test_an_svg_is_the_same_every_time(recording: Recording) -> None:
     drawn = figure_of_map(recording, 0, 2)
     assert drawn.svg() == figure_of_map(recording, 0, 2).svg() == drawn._repr_svg_()
