@@ -17,6 +17,7 @@ from by_hand import MASKS, keeping, random_call, recording_of
 from command_line import Ended, typed
 from recordings import tokens_of
 from wherefrom import InputError, save_recording
+from wherefrom.questions.asked import sink_share
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import HeadMap
 from wherefrom.recording import Recording
@@ -97,8 +98,16 @@ def test_what_was_not_recorded_is_dotted_and_a_sink_has_its_strip() -> None:
     some = figure_of_map(recording_of(keeping(call, range(6), [2, 6])), 0, 2)
     assert "not recorded" in words(some)
     assert sum(wide * high for _, _, wide, high in areas(some, picture.UNRECORDED)[:-1]) > 0
-    sinks = figure_of_map(recording_of(random_call(MASKS["causal"], sinks=np.zeros(6, np.float32))), 0, 2)
+    call = random_call(MASKS["causal"], sinks=np.zeros(6, np.float32))
+    sinks = figure_of_map(recording_of(call), 0, 2)
     assert "sink" in words(sinks)
+    left, top, wide, high = frame(sinks)
+    shares = sink_share(call, 2, range(7)).astype(np.float32)
+    most = max(np.nanmax(HeadMap(call, 2).tile(0, 0, 0).largest), shares.max())
+    for row, share in enumerate(shares):
+        found = colour_at(sinks, left - 1.5 * wide / 7, top + (row + 0.5) * high / 7)  # a cell's room before the map
+        assert found == ramp()[int(share / most * 255 + 0.5)]
+    assert f"0 to {most:.3g}, the largest here" in " ".join(sinks.notes)
     assert "The strip on the left is the sink's share of each row, which is no token's." in sinks.notes
 
 
@@ -164,6 +173,16 @@ def test_tokens_are_inert_and_readable(hostile: Recording) -> None:
         assert "\\u200b\\u202e" in text
     assert "</text><script>alert(1)</script>" in text
     assert "אבג" in text
+
+
+def test_what_does_not_print_is_escaped_wherever_it_stands() -> None:
+    svg = Picture("a\u202e<", ("\x00&",), 10, 10, (Words(0, 0, "\x1b\u202e>"),)).svg()
+    root = ElementTree.fromstring(svg)
+    assert [root.find(f"{SVG}{tag}").text for tag in ("title", "desc", "text")] == [
+        "a\\u202e<",
+        "\\x00&",
+        "\\x1b\\u202e>",
+    ]
 
 
 def test_an_svg_is_the_same_every_time(recording: Recording) -> None:

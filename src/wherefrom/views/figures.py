@@ -93,27 +93,29 @@ def figure_of_map(
     map_ = HeadMap(call, head)
     tile = map_.tile(map_.levels - 1, 0, 0)
     values = tile.largest if of == "largest" else tile.mean
+    sinks = call.sinks is not None and tile.block == 1 and call.all_rows
+    shares = np.asarray(sink_share(call, head, range(call.destinations) if sinks else range(0)), np.float32)
     most = float(np.nanmax(values)) if (tile.marks == WEIGHTS).any() else 1.0
+    most = max(most, float(shares.max(initial=0.0)))
     rows, columns = values.shape
     cell = max(2.0, min(LARGEST_CELL, MAP_SIDE // max(rows, columns)))
     named = tile.block == 1 and cell >= NAMED_FROM
     reading, read = recording.texts_of(call)
     names = _name_room(reading) if named else 38.0, _name_room(read) if named else 22.0
-    sinks = call.sinks is not None and tile.block == 1 and call.all_rows
     strip = 2 * cell if sinks else 0.0
     sheet = _Sheet(f"Weights of head {head} of {_called(recording, call.layer, kind, call.part, repeat)}")
     left, top = MARGIN + names[0] + strip, sheet.y + names[1]
     sheet.add(*_cells(tile, values, most, left, top, cell))
     if sinks:
-        shares = np.asarray(sink_share(call, head, range(call.destinations)), np.float32)[:, None]
-        column = Tile(1, tile.destinations, range(1), shares, shares, tile.marks[:, :1], tile.exactness)
-        sheet.add(*_cells(column, shares, most, left - strip, top, cell))
-        sheet.add(Words(left - strip + cell / 2, top - 6, "sink", size=9, anchor="middle", colour=QUIET))
+        marks = np.where((tile.marks == EMPTY).any(axis=1, keepdims=True), EMPTY, WEIGHTS).astype(np.uint8)
+        column = Tile(1, tile.destinations, range(1), shares[:, None], shares[:, None], marks, tile.exactness)
+        sheet.add(*_cells(column, shares[:, None], most, left - strip, top, cell))
+        sheet.add(Words(left - cell, top - 6, "sink", size=9, anchor="end", colour=QUIET))
     sheet.add(Frame((left, top, columns * cell, rows * cell), HAIRLINE))
     if named:
         sheet.add(*_names(reading, read, left - strip - 4, left, top, cell))
     else:
-        sheet.add(*_ticks(tile, left - 4, left, top, cell))
+        sheet.add(*_ticks(tile, left - strip - 4, left, top, cell))
     sheet.take(left + columns * cell + 12, top + rows * cell + 14)
     sheet.legend(most, "weight", [mark for mark in MARKS if (tile.marks == mark).any()])
     block = f"Each cell is a block of {tile.block} destinations by {tile.block} sources: the {of} weight in it. "
