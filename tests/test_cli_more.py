@@ -25,7 +25,8 @@ TEXT = "To be, or not to be"
 SAMPLED = ("--temperature", 2, "--seed", 3, "--max-tokens", 30)
 VERBS = (
     *("trace", "generate", "train", "watch", "cost", "example", "record", "info"),
-    *("heads", "sources", "readers", "received", "weights", "diff", "routes", "carriers", "explore", "export", "figure"),
+    *("heads", "sources", "readers", "received", "weights", "diff", "routes", "carriers"),
+    *("explore", "export", "figure"),
 )
 
 
