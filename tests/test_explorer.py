@@ -90,6 +90,21 @@ def test_rows_and_columns_are_those_of_python(page: TestClient, recording: Recor
         assert np.array_equal(found["permitted"] == 1, expected > 0)
 
 
+def test_a_source_that_one_head_may_read_is_permitted_to_all_of_them_together() -> None:
+    """Each head's bias forbids another source: together they may read them all, alone each may not read its own."""
+    bias = np.zeros((6, 7, 7), np.float32)
+    bias[np.arange(6), 6, np.arange(6)] = -np.inf
+    own = recording_of(random_call(MASKS["causal"], bias=bias), letters="abcabca")
+    with client(Shelf([("hand", own)])) as page:
+        asked = {"run": "hand", "call": 0, "lens": "weight"}
+        for head, expected in (("all", [1] * 7), (2, [1, 1, 0, 1, 1, 1, 1])):
+            _, found = arrays(page.get("/api/row", params={**asked, "head": head, "destination": 6}))
+            assert found["permitted"].tolist() == expected
+        for head, expected in (("all", 1), (2, 0), (3, 1)):
+            _, found = arrays(page.get("/api/column", params={**asked, "head": head, "source": 2}))
+            assert found["permitted"][6] == expected
+
+
 def test_all_heads_are_the_mean_over_them(page: TestClient, recording: Recording) -> None:
     for call, own in ((1, [recording.calls[1]]), ("all", recording.calls)):
         asked = {"run": "hand", "call": call, "like": 0, "head": "all", "lens": "weight", "destination": 6}

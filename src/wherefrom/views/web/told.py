@@ -361,8 +361,8 @@ def _sinks(chosen: Chosen) -> NDArray[np.float32] | None:
 
 def _masks(call: Call, heads: Sequence[int]) -> Sequence[int]:
     """Return those heads that between them have every mask of the call: mostly all have the same one."""
-    explicit = call.mask.explicit
-    return heads if explicit is not None and explicit.ndim == 3 else heads[:1]
+    explicit, bias = call.mask.explicit, call.shapes.get("bias", (1,))  # a bias of minus infinity permits nothing
+    return heads if (explicit is not None and explicit.ndim == 3) or bias[0] > 1 else heads[:1]
 
 
 def _runs(call: Call) -> Any:
