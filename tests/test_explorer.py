@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from by_hand import MASKS, keeping, random_call, recording_of
 from kinds import small_model
 from recordings import with_everything
 from wherefrom import InputError, save_recording
+from wherefrom.attention import Mask
 from wherefrom.questions import column_of_weights, row_of_weights
 from wherefrom.questions.maps import HeadMap
 from wherefrom.questions.worked import worked_row
@@ -92,9 +94,11 @@ def test_rows_and_columns_are_those_of_python(page: TestClient, recording: Recor
 
 def test_a_source_that_one_head_may_read_is_permitted_to_all_of_them_together() -> None:
     """Each head's bias forbids another source: together they may read them all, alone each may not read its own."""
-    bias = np.zeros((6, 7, 7), np.float32)
-    bias[np.arange(6), 6, np.arange(6)] = -np.inf
-    own = recording_of(random_call(MASKS["causal"], bias=bias), letters="abcabca")
+    may = np.tril(np.ones((6, 7, 7), bool))
+    may[np.arange(6), 6, np.arange(6)] = False
+    masked = random_call(Mask(explicit=may))
+    biased = replace(masked, mask=Mask(), bias=np.where(may, 0, -np.inf).astype(np.float32))
+    own = recording_of(biased, letters="abcabca")
     with client(Shelf([("hand", own)])) as page:
         asked = {"run": "hand", "call": 0, "lens": "weight"}
         for head, expected in (("all", [1] * 7), (2, [1, 1, 0, 1, 1, 1, 1])):
