@@ -10,7 +10,7 @@ demo: .venv/package  ## environment, package, default model, and a trace printed
 	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
 
 test: .venv/tools  ## all tests, a file at a time on each core
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 browser: .venv/tools  ## the explorer's page in the chromium that is installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser

@@ -72,7 +72,7 @@ def agree(found, case, names):
         check_zoom(found, case, near)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(anything(), st.sampled_from([1, 2, 8, 64]))
 def test_the_finest_blocks_are_as_fine_as_is_asked(case, block):
     for strip, engine in ((None, "reference"), (None, "cpu"), (7, "cpu")):
