@@ -24,7 +24,7 @@ from wherefrom.errors import InputError
 from wherefrom.evidence.carried_sources import carried_sources_of, worth_a_look
 from wherefrom.evidence.goal import TokenGoal
 from wherefrom.evidence.gradients import price
-from wherefrom.evidence.knockout import ROWS_AT_ONCE, Knockouts, knock_out, knock_out_heads
+from wherefrom.evidence.knockout import Knockouts, knock_out, knock_out_heads
 from wherefrom.evidence.noise import propagated
 from wherefrom.evidence.priced import EXACTNESS
 from wherefrom.evidence.running import runner_of
@@ -130,7 +130,7 @@ def evidence_at(
         at,
         aim.target,
         scope=scope,
-        rows_at_once=ROWS_AT_ONCE if progress is None else ROWS_TOLD,
+        rows_at_once=None if progress is None else ROWS_TOLD,
         progress=lambda done, total: tell("cutting each source", done, total),
     )
     start = time.perf_counter()

@@ -99,7 +99,7 @@ def knock_out(
     cuts: Sequence[Sequence[int]] | None = None,
     *,
     scope: Scope | None = None,
-    rows_at_once: int = ROWS_AT_ONCE,
+    rows_at_once: int | None = None,
     progress: Progress | None = None,
 ) -> Knockouts:
     """Return the measured knock-out of each cut of a position.
@@ -111,7 +111,8 @@ def knock_out(
             itself, unless given.
         scope: the layers and heads in which they are removed, and whether in self- or in cross-attention; all of
             self-attention unless given.
-        rows_at_once: versions of the position that are run side by side: fewer are told of sooner, and take longer.
+        rows_at_once: versions of the position that are run side by side, 512 unless given: fewer are told of sooner, and
+            take longer.
         progress: told after each batch.
 
     Raises:
@@ -121,6 +122,7 @@ def knock_out(
     start = time.perf_counter()
     scope = _checked(at, target, scope)
     groups = _groups(at, scope.kind, cuts)
+    rows_at_once = ROWS_AT_ONCE if rows_at_once is None else rows_at_once
     rows_at_once = whole("rows_at_once", rows_at_once, least=1, way_out=f"{ROWS_AT_ONCE} are quick.")
     batches = np.array_split(np.arange(len(groups)), -(-len(groups) // rows_at_once))
     values, before = [], 0.0
