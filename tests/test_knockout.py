@@ -293,3 +293,12 @@ def test_a_recording_from_a_file_is_cut_like_one_in_memory(small, tmp_path):
 def test_a_position_is_not_run_again_through_what_was_not_kept(small, kept, given):
     with pytest.raises(InputError, match=f"expected every layer and head, .*, got {given}"):
         Destination(small, wherefrom.record(small, TEXT, **kept))
+
+
+def test_who_wants_to_be_told_sooner_says_how_many_run_at_once(small):
+    last, target, told = last_of(small, PROMPTS[3]), Target(33), []
+    found = knock_out(last, target, rows_at_once=10, progress=lambda *at: told.append(at))
+    assert [done for done, _ in told] == [9, 18, 27, 35, 43]
+    assert found.rows == 48
+    with pytest.raises(InputError, match="rows_at_once: expected a whole number from 1 up, got 0"):
+        knock_out(last, target, rows_at_once=0)

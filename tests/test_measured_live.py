@@ -68,6 +68,17 @@ def test_the_evidence_is_the_knock_outs_and_the_prices_of_the_same_heads(
     assert found.position == place
 
 
+def test_each_stage_is_told_from_its_beginning(model: Any, recording: Recording) -> None:
+    told: list[tuple[str, int, int]] = []
+    evidence_at(model, recording, carried_sources=2, progress=lambda *at: told.append(at))
+    stages = ["cutting each source", "one pass forward, one back", "cutting each head alone"]
+    assert list(dict.fromkeys(what for what, _, _ in told)) == stages
+    for stage, steps in zip(stages, (len(recording), 2, 2), strict=True):
+        own = [(done, total) for what, done, total in told if what == stage]
+        assert own[0] == (0, steps)
+        assert own[-1] == (steps, steps)
+
+
 def test_in_one_head_the_price_is_near_what_is_measured(model: Any, recording: Recording) -> None:
     found = evidence_at(model, recording, scope=Scope((1,), (0,)), carried_sources=0)
     assert found.prices is not None

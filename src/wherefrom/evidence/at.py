@@ -126,6 +126,7 @@ def evidence_at(
     at, vocabulary = _position(model, check_recording(recording), position)
     logits = at.logits()
     aim = _aim(vocabulary, at, target)
+    tell("cutting each source", 0, len(at.readable("self" if scope is None else scope.kind)))
     found = knock_out(
         at,
         aim.target,
@@ -136,10 +137,13 @@ def evidence_at(
     start = time.perf_counter()
     prices, value, why_not = _prices(model, at, aim, found, tell)
     price_seconds = time.perf_counter() - start
+    strong = worth_a_look(found, carried_sources)
+    if strong:
+        tell("cutting each head alone", 0, len(strong))
     heads = knock_out_heads(
         at,
         aim.target,
-        worth_a_look(found, carried_sources),
+        strong,
         scope=scope,
         progress=lambda done, total: tell("cutting each head alone", done, total),
     )

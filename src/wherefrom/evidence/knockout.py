@@ -111,8 +111,8 @@ def knock_out(
             itself, unless given.
         scope: the layers and heads in which they are removed, and whether in self- or in cross-attention; all of
             self-attention unless given.
-        rows_at_once: versions of the position that are run side by side, 512 unless given: fewer are told of sooner, and
-            take longer.
+        rows_at_once: versions of the position that are run side by side, 512 unless given: of fewer one is told sooner,
+            and they take longer.
         progress: told after each batch.
 
     Raises:
