@@ -166,14 +166,21 @@ class HeadMap:
     def _fine(self, block: int, rows: range, columns: range) -> Tile:
         """Return a tile of a level that is computed when it is asked for, strip by strip."""
         shape = math.ceil(len(rows) / block), math.ceil(len(columns) / block)
-        largest, mean, marks = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, NOT_PERMITTED)
+        largest, mean = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+        marks = np.full(shape, NOT_PERMITTED, np.uint8)
         for strip in _strips(rows, block, len(columns)):
             own = _blocks(range(strip.start - rows.start, strip.stop - rows.start), block)
             weights, permitted, recorded, empty = self._strip(strip, columns)
-            pairs = _summed(permitted, block)
+            most = _each(np.maximum, weights, block)
+            if permitted.all():
+                largest[own], marks[own] = most, WEIGHTS
+                mean[own] = most if block == 1 else _each(np.add, weights, block) / _sizes(weights.shape, block)
+                continue
+            pairs = _each(np.add, permitted, block)
             none = pairs == 0
-            largest[own] = np.where(none, np.nan, _each(np.maximum, weights, block))
-            mean[own] = np.divide(_summed(weights, block), pairs, out=np.full(pairs.shape, np.nan), where=~none)
+            largest[own] = np.where(none, np.nan, most)
+            total = _each(np.add, weights, block)
+            mean[own] = np.divide(total, pairs, out=np.full(pairs.shape, np.nan), where=~none)
             still = np.where(_whole_blocks(empty, block), EMPTY, NOT_PERMITTED)
             still[_whole_blocks(~recorded, block)] = NOT_RECORDED
             marks[own] = np.where(none, still[:, None], WEIGHTS)
@@ -213,8 +220,9 @@ class HeadMap:
         return range(max(columns.start, first.start), min(columns.stop, last.stop))
 
     def _tile(self, block: int, rows: range, columns: range, largest: Array, mean: Array, marks: Array) -> Tile:
-        drawn = largest.astype(np.float32), mean.astype(np.float32), marks.astype(np.uint8)
-        return Tile(block, rows, columns, *drawn, exactness=exactness_of([self._call]))
+        largest, mean = (values.astype(np.float32, copy=False) for values in (largest, mean))
+        marks = marks.astype(np.uint8, copy=False)
+        return Tile(block, rows, columns, largest, mean, marks, exactness_of([self._call]))
 
 
 def _along(what: str, at: int, size: int, block: int) -> range:
@@ -237,16 +245,34 @@ def _blocks(positions: range, block: int) -> slice:
 
 
 def _each(ufunc: np.ufunc, values: Array, block: int) -> Array:
-    """Return values [R, C] reduced over blocks of them; those at the ends hold what is left."""
-    for axis, size in enumerate(values.shape):
-        if block > 1:
-            values = ufunc.reduceat(values, np.arange(0, size, block), axis=axis)
+    """Return values [R, C] reduced over blocks of them; those at the ends hold what is left.
+
+    It goes by halves, many times as quickly as numpy's `reduceat`; a sum of float32 is off by a rounding a halving.
+    """
+    if values.dtype == bool:
+        values = values.astype(np.int32)
+    while block > 1:
+        values = _halved(ufunc, values, 0)
+        values = _halved(ufunc, values, 1)
+        block //= 2
     return values
 
 
-def _summed(values: Array, block: int) -> Array:
-    """Return the sums of blocks, in double precision, or of truths how many."""
-    return _each(np.add, values.astype(np.int64 if values.dtype == bool else np.float64), block)
+def _halved(ufunc: np.ufunc, values: Array, axis: int) -> Array:
+    """Return each even one along an axis together with the odd one behind it, if there is one."""
+    even, odd = (values[start::2] if axis == 0 else values[:, start::2] for start in (0, 1))
+    if even.shape == odd.shape:
+        return np.asarray(ufunc(even, odd))
+    pairs = (slice(odd.shape[0]), slice(odd.shape[1]))
+    found = even.copy()
+    ufunc(even[pairs], odd, out=found[pairs])
+    return found
+
+
+def _sizes(shape: tuple[int, ...], block: int) -> Array:
+    """Return how many pairs each block of a map of that shape holds, [R, C]."""
+    rows, columns = (np.diff([*range(0, size, block), size]) for size in shape)
+    return np.outer(rows, columns)
 
 
 def _whole_blocks(truths: Bools, block: int) -> Bools:
