@@ -72,6 +72,7 @@ def test_nothing_serious_in_any_view(page: Page, server: Served, axe: str) -> No
         ready(page)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
+            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             found += [f"{view}, {scheme}: {what}" for what in page.evaluate(SERIOUS)]
         page.keyboard.press("Escape")
     assert not found, "\n".join(found)

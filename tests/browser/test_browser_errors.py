@@ -18,11 +18,11 @@ GONE = "The server does not answer. Is `wherefrom explore` still running?"
 def test_a_broken_recording(page: Page, server: Served, watch: Watch) -> None:
     watch.foresee(REFUSED)
     page.goto(server.address)
-    page.get_by_role("button", name=BROKEN).click()
+    page.get_by_role("button", name=BROKEN, exact=True).click()
     said = page.get_by_role("alert")
     expect(said).to_contain_text("expected 1,240 bytes, got 40. Copy the recording again from where it is whole")
     said.get_by_role("button", name="all recordings").click()
-    page.get_by_role("button", name=TALK).click()
+    page.get_by_role("button", name=TALK, exact=True).click()
     chosen(page, TALK_TOKENS - 1)
 
 

@@ -22,7 +22,7 @@ def inert(page: Page):
 
 def test_in_the_list_and_the_title(page: Page, server: Served) -> None:
     page.goto(server.address)
-    own = page.get_by_role("button", name=HOSTILE)
+    own = page.get_by_role("button", name=HOSTILE, exact=True)
     expect(own).to_have_text(HOSTILE)
     own.click()
     chosen(page, len(HOSTILE_TOKENS) - 1)

@@ -15,7 +15,7 @@ from watching import REFUSED, Watch
 @pytest.fixture
 def numbers(page: Page, server: Served) -> Locator:
     page.goto(server.link(run=TALK, call=1, head=2, to=700))
-    option(page, "What is shown of the head", "Numbers").click()
+    option(page, "What is shown beside the text", "Numbers").click()
     in_address(page, "side=numbers")
     return panel(page, "Numbers")
 
@@ -30,7 +30,7 @@ def test_so_many_sources_stand_one_by_one(page: Page, numbers: Locator) -> None:
         expect(numbers.get_by_role("rowheader", name="sum")).to_be_visible()
     expect(numbers.locator("tbody.end .share .number").last).to_have_text("1.000")
     expect(numbers).to_contain_text("rebuilt the kernel's output to within")
-    option(numbers, "What is shown of the head", "Map").click()
+    option(numbers, "What is shown beside the text", "Map").click()
     expect(panel(page, "Map").get_by_role("application")).to_be_visible()
 
 
