@@ -63,7 +63,7 @@ def run() -> Iterator[Result]:
         what = f"a cold tile of 256 x 256 blocks of {block} x {block} / its weights alone, {LENGTH:,} tokens"
         yield at_most(what, own, BOUND, "the largest of blocks in double precision")
     yield Result(
-        f"95 in 100 such tiles, any zoom, asked of the server one by one, are there within",
+        "95 in 100 such tiles, any zoom, asked of the server one by one, are there within",
         f"{np.percentile(seconds, 95):.2f} s, median {statistics.median(seconds):.2f} s, {len(seconds)} tiles",
         "stated",
         True,
