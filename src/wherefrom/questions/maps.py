@@ -188,7 +188,7 @@ class HeadMap:
 
     def _strip(self, strip: range, columns: range) -> tuple[Floats, Bools, Bools, Bools]:
         """Return weights [R, C] of some rows, who may read whom, which rows were recorded [R], which are empty [R]."""
-        weights = np.zeros((len(strip), len(columns)), np.float32)
+        weights = np.zeros((len(strip), len(columns)), np.float32)  # untouched memory costs nothing
         permitted = np.zeros(weights.shape, bool)
         recorded, empty = np.zeros(len(strip), bool), np.zeros(len(strip), bool)
         for run in self._recorded(strip):
@@ -197,6 +197,9 @@ class HeadMap:
             place = self._call.place_of_row(run.start)
             recorded[at] = True
             empty[at] = np.isneginf(self._call.lse[self._place, place : place + len(run)])
+            if run == strip and reach == columns and not empty.any():  # the usual one: nothing is put together
+                found = window_in_single(self._call, self._head, run, reach)
+                return np.ma.getdata(found), permitted_pairs(self._call, self._head, run, reach), recorded, empty
             if reach:
                 along = slice(reach.start - columns.start, reach.stop - columns.start)
                 weights[at, along] = window_in_single(self._call, self._head, run, reach).filled(0.0)
