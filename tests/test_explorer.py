@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -90,6 +91,27 @@ def test_rows_and_columns_are_those_of_python(page: TestClient, recording: Recor
         expected = column_of_weights(recording.calls[call], at)[head]
         assert np.allclose(found["values"], expected, atol=1e-7)
         assert np.array_equal(found["permitted"] == 1, expected > 0)
+
+
+@pytest.mark.parametrize(("gone", "status"), [(True, 499), (False, 200)])
+def test_what_nobody_waits_for_is_not_computed(recording: Recording, gone: bool, status: int) -> None:
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/run",
+        "query_string": b"run=hand",
+        "headers": [(b"host", HOST.encode())],
+    }
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"} if gone else {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(explorer(Shelf([("hand", recording)]), port=PORT)(scope, receive, send))
+    assert sent[0]["status"] == status
 
 
 def test_a_source_that_one_head_may_read_is_permitted_to_all_of_them_together() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
-from stage import AXE, CHROMIUM, Served, fill, served
+from stage import AXE, CHROMIUM, MODEL, Served, fill, served
 from watching import Watch
 
 WIDE = {"width": 1280, "height": 900}
@@ -53,7 +53,7 @@ def shelf(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(shelf: Path) -> Iterator[Served]:
-    with served("--folder", shelf) as started:
+    with served("--folder", shelf, "--model", shelf.parent / MODEL) as started:
         yield started
 
 

@@ -21,11 +21,13 @@ from recordings import everything, plain, tokens_of
 from small import write_small_model
 from wherefrom.recording import Recording, save_recording
 
+MODEL = "model"
+"""The folder, beside the shelf's, of the model that made most recordings."""
 CHROMIUM = shutil.which("chromium")
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
-TALK, THOUSANDS, LONG, BROKEN = "talk", "thousands", "long", "broken"
-TALK_TOKENS, THOUSANDS_TOKENS, LONG_TOKENS = 734, 2000, 32_768
+TALK, OTHER, THOUSANDS, LONG, BROKEN = "talk", "other words", "thousands", "long", "broken"
+TALK_TOKENS, OTHER_TOKENS, THOUSANDS_TOKENS, LONG_TOKENS = 734, 700, 2000, 32_768
 HOSTILE = "</script><img src=x onerror=window.hit=1>"
 """A token and, as a folder within a folder, a recording's name."""
 HOSTILE_TOKENS = (
@@ -67,18 +69,19 @@ def hostile() -> Recording:
 
 def fill(folder: Path) -> Path:
     """Write every recording that is looked at below a folder."""
-    small = wherefrom.load(write_small_model(folder / "model", max_position_embeddings=4096))
+    small = wherefrom.load(write_small_model(folder / MODEL, max_position_embeddings=4096))
     wide = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
     long = wherefrom.load(write_small_model(folder / "long", max_position_embeddings=LONG_TOKENS, head_dim=16, **wide))
     shelf = folder / "shelf"
     (shelf / HOSTILE).parent.mkdir(parents=True)
-    for name, model, length in (
-        (TALK, small, TALK_TOKENS),
-        (THOUSANDS, small, THOUSANDS_TOKENS),
-        (LONG, long, LONG_TOKENS),
+    for name, model, length, seed in (
+        (TALK, small, TALK_TOKENS, 1),
+        (OTHER, small, OTHER_TOKENS, 2),
+        (THOUSANDS, small, THOUSANDS_TOKENS, 1),
+        (LONG, long, LONG_TOKENS, 1),
     ):
         predictions = "last" if name == LONG else "all"
-        wherefrom.record(model, prose(length), predictions=predictions, to=shelf / f"{name}.wherefrom")
+        wherefrom.record(model, prose(length, seed), predictions=predictions, to=shelf / f"{name}.wherefrom")
     hand = {
         HOSTILE: hostile(),
         "everything": everything(),

@@ -8,9 +8,9 @@ from playwright.sync_api import Page, expect
 
 from conftest import Open
 from see import chosen, in_address, option, panel, text, token
-from stage import TALK, TALK_TOKENS, THOUSANDS, Served
+from stage import OTHER, TALK, TALK_TOKENS, THOUSANDS, Served
 
-KEYS = ["broken", "empty rows", "everything", "long", "some rows", TALK, THOUSANDS]
+KEYS = ["broken", "empty rows", "everything", "long", OTHER, "some rows", TALK, THOUSANDS]
 
 
 def test_every_recording_is_listed_and_opens(page: Page, server: Served) -> None:

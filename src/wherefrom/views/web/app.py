@@ -34,6 +34,8 @@ from wherefrom.views.web.shelf import Shelf
 from wherefrom.views.web.wire import Message
 
 STATIC = Path(__file__).parent / "static"
+GONE = 499
+"""The status of an answer that nobody waits for."""
 AT_ONCE = 4
 """Questions that are computed at once; the others wait their turn."""
 MOST_MAPS = 16
@@ -96,7 +98,7 @@ class Explorer:
 
     async def _runs(self, request: Request) -> Response:
         return await self._answered(
-            lambda: Message({"runs": [{"key": run.key} for run in self._shelf.runs()]}).packed()
+            request, lambda: Message({"runs": [{"key": run.key} for run in self._shelf.runs()]}).packed()
         )
 
     async def _told(self, name: str, teller: Teller, request: Request) -> Response:
@@ -107,7 +109,7 @@ class Explorer:
             key = name, self._number(own), tuple(sorted(asked.given.items()))
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
-        return await self._answered(answer)
+        return await self._answered(request, answer)
 
     async def _measured(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
@@ -121,7 +123,7 @@ class Explorer:
             why = None if refusal is None else str(refusal)
             return Message({"measured": False, "possible": why is None, "why": why}).packed()
 
-        return await self._answered(answer)
+        return await self._answered(request, answer)
 
     async def _start(self, request: Request) -> Response:
         body = await request.body()
@@ -131,21 +133,28 @@ class Explorer:
             own = self._shelf.recording(asked.text("run"))
             return self.jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
 
-        return await self._answered(answer)
+        return await self._answered(request, answer)
 
     async def _job(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
-        return await self._answered(lambda: self.jobs.job(asked.text("job")).told().packed())
+        return await self._answered(request, lambda: self.jobs.job(asked.text("job")).told().packed())
 
     async def _cancel(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
-        return await self._answered(lambda: self.jobs.cancel(asked.text("job")).told().packed())
+        return await self._answered(request, lambda: self.jobs.cancel(asked.text("job")).told().packed())
 
-    async def _answered(self, answer: Callable[[], tuple[str, bytes]]) -> Response:
-        """Compute an answer in a thread; what cannot be answered says why."""
+    async def _answered(self, request: Request, answer: Callable[[], tuple[str, bytes]]) -> Response:
+        """Compute an answer in a thread; what cannot be answered says why.
+
+        What nobody waits for any more when its turn comes is not computed: a page that is panned asks for much that
+        it soon does without.
+        """
         self._turn = self._turn or CapacityLimiter(AT_ONCE)
         try:
-            kind, body = await to_thread.run_sync(answer, limiter=self._turn)
+            async with self._turn:
+                if await request.is_disconnected():
+                    return Response(status_code=GONE)
+                kind, body = await to_thread.run_sync(answer)
         except InputError as error:
             return _refusal(400, str(error))
         except WherefromError as error:

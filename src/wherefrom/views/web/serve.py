@@ -124,7 +124,7 @@ def serve(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=PATIENCE,
-        limit_concurrency=64,
+        limit_concurrency=128,
         h11_max_incomplete_event_size=32 * 1024,
         lifespan="off",
     )
