@@ -96,12 +96,11 @@ def worked(page: Page) -> None:
 
 def measured(page: Page) -> None:
     own = panel(page, "Evidence")
-    press = own.get_by_role("button", name="measure", exact=True)
-    again = own.get_by_role("button", name="measure again")
-    expect(press.or_(again)).to_be_visible(timeout=120_000)
+    press, done = own.get_by_role("button", name="measure", exact=True), own.get_by_text("Measured in")
+    expect(press.or_(done)).to_be_visible(timeout=120_000)
     if press.is_visible():
         press.click()
-    expect(again).to_be_visible(timeout=300_000)
+    expect(done).to_be_visible(timeout=120_000)
 
 
 def compared(page: Page) -> None:
