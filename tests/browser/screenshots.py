@@ -24,27 +24,30 @@ THEMES = ("light", "dark")
 COLOURS = 256
 """Of a picture's palette."""
 COUNCIL = """\
-The council met on Tuesday in the old mill. Anna Keller, who kept the ledger, said that the harbour wall would not last \
-another winter. Peter Moss, who kept the keys to the mill, said that there was no stone left on this side of the river.
+The council met on Tuesday in the old mill. Anna Keller, who kept the ledger, said that the harbour wall would \
+not last another winter. Peter Moss, who kept the keys to the mill, said that there was no stone left on this \
+side of the river.
 
-"Then we carry it across the bridge," said Anna Keller. "The quarry at Weston has stone, and it is ours by right."
+"Then we carry it across the bridge," said Anna Keller. "The quarry at Weston has stone, and it is ours by \
+right."
 
-Nobody answered at first. The bridge at Weston had been closed since the flood, and the last cart that tried to cross it \
-had lost a wheel. Peter Moss opened the map on the table and drew a line from the quarry to the harbour, past the church \
-and the two farms by the river.
+Nobody answered at first. The bridge at Weston had been closed since the flood, and the last cart that tried \
+to cross it had lost a wheel. Peter Moss opened the map on the table and drew a line from the quarry to the \
+harbour, past the church and the two farms by the river.
 
 "Four days," he said. "Two to mend the bridge, and two to carry the stone."
 
-They asked who would lead the carts. The farmers looked at the miller, and the miller looked at the door. In the end it \
-was the teacher who stood up and said that she would go, if the council gave her six horses and the keys to the gate.
+They asked who would lead the carts. The farmers looked at the miller, and the miller looked at the door. In \
+the end it was the teacher who stood up and said that she would go, if the council gave her six horses and the \
+keys to the gate.
 
-The council agreed. Anna Keller wrote it down in the ledger: six horses, four carts, four days, and the keys to the \
-gate. When the meeting was over, the teacher walked home along the river and counted the stones that were left in the \
-harbour wall. There were fewer than she remembered.
+The council agreed. Anna Keller wrote it down in the ledger: six horses, four carts, four days, and the keys \
+to the gate. When the meeting was over, the teacher walked home along the river and counted the stones that \
+were left in the harbour wall. There were fewer than she remembered.
 
-On Wednesday the carts left before dawn. The teacher rode in front, and the keys to the gate hung from her belt. At the \
-bridge the farmers unloaded the timber, and by noon the first beams lay across the water. The quarry at Weston was in \
-sight. The ledger was kept by Anna"""
+On Wednesday the carts left before dawn. The teacher rode in front, and the keys to the gate hung from her \
+belt. At the bridge the farmers unloaded the timber, and by noon the first beams lay across the water. The \
+quarry at Weston was in sight. The ledger was kept by Anna"""
 ITALY = "The capital of Italy is Rome. The capital of Greece is Athens. The capital of Italy is"
 TEXTS = {
     "council": COUNCIL,
@@ -155,7 +158,9 @@ def shoot(page: Page, server: Served, view: View, theme: str) -> bytes:
     page.wait_for_timeout(300)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     few = io.BytesIO()
-    picture.quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=1, dither=Image.Dither.NONE).save(few, "PNG", optimize=True)
+    picture.quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=1, dither=Image.Dither.NONE).save(
+        few, "PNG", optimize=True
+    )
     return few.getvalue()
 
 
