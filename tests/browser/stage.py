@@ -90,10 +90,15 @@ def fill(folder: Path) -> Path:
     }
     for name, recording in hand.items():
         save_recording(recording, shelf / f"{name}.wherefrom")
-    shutil.copytree(shelf / "some rows.wherefrom", shelf / f"{BROKEN}.wherefrom")
-    for file in (shelf / f"{BROKEN}.wherefrom").rglob("*.safetensors"):
-        file.write_bytes(file.read_bytes()[:40])
+    cut_off(shelf / "some rows.wherefrom", shelf / f"{BROKEN}.wherefrom")
     return shelf
+
+
+def cut_off(whole: Path, to: Path) -> None:
+    """Copy a recording as a disk that was full would have left it."""
+    shutil.copytree(whole, to)
+    for file in to.rglob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:40])
 
 
 @dataclass(frozen=True)
