@@ -23,20 +23,25 @@ def explore(
     recordings: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RECORDING", help="One or more recordings, each a folder such as NAME.wherefrom.", show_default=False
+            metavar="RECORDING",
+            help="One or more recordings, each a folder such as NAME.wherefrom.",
+            show_default=False,
         ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Show every recording below this folder, as they come and go.")
     ] = None,
     text: Annotated[
-        str | None, typer.Option(help="Record this text now, in memory, and show it; --file does so with a file.", metavar="TEXT")
+        str | None,
+        typer.Option(help="Record this text now, in memory, and show it; --file does so with a file.", metavar="TEXT"),
     ] = None,
     file: File = None,
     host: Annotated[
         str, typer.Option(help="Listen here. Beyond this machine's own addresses whoever asks needs the printed token.")
     ] = HOST,
-    port: Annotated[int, typer.Option(help="Listen at this port; where it is taken, at the next that is free, and say so.")] = PORT,
+    port: Annotated[
+        int, typer.Option(help="Listen at this port; where it is taken, at the next that is free, and say so.")
+    ] = PORT,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     model: Model = "smollm2",
     library: Library = None,
