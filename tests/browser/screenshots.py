@@ -78,7 +78,7 @@ class View:
 
 
 def fill(folder: Path) -> Path:
-    """Record every text below a folder, and put a file beside them that was cut off."""
+    """Record every text below a folder."""
     model = wherefrom.load()
     for name, text in TEXTS.items():
         wherefrom.record(model, text, predictions="all", to=folder / f"{name}.wherefrom")
