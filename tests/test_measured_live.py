@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def test_evidence_of_another_model_or_of_no_source_is_refused(model: Any, record
 @pytest.fixture
 def page(model: Any, recording: Recording) -> Iterator[TestClient]:
     with TestClient(
-        explorer(Shelf([("run", recording)]), port=PORT, measurer=ModelMeasurer(lambda: model)),
+        explorer(Shelf([("run", recording)]), port=PORT, jobs=Jobs(ModelMeasurer(lambda: model))),
         base_url=f"http://{HOST}",
     ) as made:
         yield made
@@ -170,6 +171,8 @@ def test_what_cannot_be_measured_is_a_sentence(page: TestClient, recording: Reco
     for body, said in (
         (b"not json", "an object of JSON"),
         (b"[1]", "an object of JSON"),
+        (b"[" * 50_000, "an object of JSON"),
+        (b'{"run": "\\ud800"}', "whole characters"),
         (b'{"run": ["run"]}', "a text or a whole number"),
         (b'{"run": "run"}', '"call"'),
     ):
@@ -192,7 +195,7 @@ def test_without_the_recordings_model_the_page_is_told_why(model: Any, recording
         (ModelMeasurer(fails), "run", "expected a folder, got none"),
         (ModelMeasurer(lambda: model), "hand", "the model that made the recording"),
     ):
-        with TestClient(explorer(shelf, port=PORT, measurer=measurer), base_url=f"http://{HOST}") as page:
+        with TestClient(explorer(shelf, port=PORT, jobs=Jobs(measurer)), base_url=f"http://{HOST}") as page:
             wish = {"run": run, "destination": 3, "call": "all", "head": "all", "like": 0}
             facts = page.get("/api/measured", params=wish).json()
             assert facts["possible"] is False
@@ -200,6 +203,38 @@ def test_without_the_recordings_model_the_page_is_told_why(model: Any, recording
             answer = page.post("/api/jobs", json=wish)
             assert answer.status_code >= 400
             assert said in answer.json()["error"]
+
+
+def test_what_waits_for_the_model_keeps_nothing_else_waiting(model: Any, recording: Recording) -> None:
+    loaded, asked = threading.Event(), {"run": "run", "destination": 3, "call": "all", "head": "all", "like": 0}
+
+    def slow() -> Any:
+        assert loaded.wait(PATIENCE)
+        return model
+
+    app = explorer(Shelf([("run", recording)]), port=PORT, jobs=Jobs(ModelMeasurer(slow)))
+    with TestClient(app, base_url=f"http://{HOST}") as page, ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(page.get, "/api/measured", params=asked) for _ in range(6)]
+        assert pool.submit(page.get, "/api/runs").result(PATIENCE / 2).status_code == 200
+        assert not any(answer.done() for answer in waiting)
+        loaded.set()
+        assert all(answer.result(PATIENCE).json()["possible"] for answer in waiting)
+
+
+def test_a_model_that_does_not_load_is_told_as_often_as_one_asks(recording: Recording) -> None:
+    error = OSError("no such disk")
+
+    def fails() -> Any:
+        raise error
+
+    measurer = ModelMeasurer(fails)
+    for _ in range(3):
+        assert "OSError: no such disk" in str(measurer.refusal(recording))
+    frames = 0
+    trace = error.__traceback__
+    while trace is not None:
+        frames, trace = frames + 1, trace.tb_next
+    assert frames <= 3  # what is held does not grow with the questions
 
 
 # -- jobs
@@ -299,7 +334,12 @@ def test_jobs_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch)
         jobs.start(0, recording, wish(number))
     with pytest.raises(InputError, match="waiting"):
         jobs.start(0, recording, wish(50))
-    jobs.cancel_all()
+    waiting = [job for job in list(jobs._jobs.values()) if job.state == "waiting"]
+    jobs.cancel(waiting[0].key)
+    again = jobs.start(0, recording, wish(51))  # what was cancelled leaves its place at once
+    assert again.state == "waiting"
+    jobs.close(0)
+    assert again.state == "cancelled"
     slow.steps.release()
     until(lambda: first.state == "cancelled")
     for number in range(60, 66):

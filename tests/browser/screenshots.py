@@ -90,7 +90,7 @@ def listed(page: Page) -> None:
 
 
 def drawn(page: Page) -> None:
-    expect(page.locator("[role=listbox] .token[style*='background-color']").first).to_be_attached()
+    expect(page.locator("[role=listbox] .token[style*='--glow']").first).to_be_attached()
     if page.viewport_size == WIDE:  # the last layer that is in sight is read last
         expect(panel(page, "Heads").get_by_role("button", name=f"Layer {IN_SIGHT}, head 8: ")).to_be_visible()
     expect(panel(page, "Map").locator("canvas.leaflet-tile-loaded:not(.stale)").first).to_be_visible()

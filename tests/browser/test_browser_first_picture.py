@@ -21,7 +21,7 @@ def test_it_is_drawn_before_a_megabyte(opened: Open, server: Served, run: str, l
     network.on("Network.loadingFinished", lambda event: moved.append(event["encodedDataLength"]))
     page.goto(server.link(run=run))
     chosen(page, length - 1)
-    expect(text(page).locator(".token[style*='background-color']").first).to_be_visible()
+    expect(text(page).locator(".token[style*='--glow']").first).to_be_visible()
     first = panel(page, "Heads").locator(".thumb canvas").first
     expect(first).to_be_visible()
     assert colours(first) > 3

@@ -95,4 +95,4 @@ def test_grouped_and_from_the_other_side(page: Page, server: Served) -> None:
     for unit in ("word", "sentence", "line"):
         option(panel(page, "Text"), "Group by", unit).click()
         in_address(page, f"by={unit}")
-    expect(text(page).locator(".token[style*='background-color']").first).to_be_visible()
+    expect(text(page).locator(".token[style*='--glow']").first).to_be_visible()

@@ -15,7 +15,7 @@ SEEN = """() => {
   const texts = (what) => [...document.querySelectorAll(what)].map((one) => one.innerText);
   return {
     tokens: [...document.querySelectorAll("[role=listbox] .token")].map((one) =>
-      [one.dataset.at, [...one.classList].sort().join(" "), one.style.backgroundColor]),
+      [one.dataset.at, [...one.classList].sort().join(" "), one.style.getPropertyValue("--glow")]),
     map: [...document.querySelectorAll(".leaflet-tile-pane canvas.leaflet-tile-loaded:not(.stale)")]
       .map((one) => [one.getBoundingClientRect().x, one.getBoundingClientRect().y, one.toDataURL()].join()).sort(),
     axes: texts(".tick"),

@@ -62,6 +62,8 @@ def test_other_rows_and_heads_are_worked_through_as_they_are_chosen(page: Page, 
     expect(numbers).to_contain_text("layer 1, head 3")
     expect(numbers.locator(".stale")).to_have_count(0)
     page.keyboard.press("n")
+    expect(panel(page, "Evidence")).to_be_visible()
+    page.keyboard.press("n")
     expect(panel(page, "Map")).to_be_visible()
 
 

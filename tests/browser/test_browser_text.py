@@ -25,7 +25,7 @@ def talk(page: Page, server: Served) -> Page:
 
 def glowing(page: Page) -> list[int]:
     """Positions in sight that have a colour, once there are any."""
-    lit = text(page).locator(".token[style*='background-color']")
+    lit = text(page).locator(".token[style*='--glow']")
     expect(lit.first).to_be_visible()
     return sorted(set(lit.evaluate_all("all => all.map(one => Number(one.dataset.at))")))
 

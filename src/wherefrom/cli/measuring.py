@@ -49,10 +49,14 @@ class ModelMeasurer:
 
     def refusal(self, recording: Recording) -> WherefromError | None:
         """Return why nothing of a recording can be measured: its model is another one, or cannot be loaded."""
-        try:
-            model = self.model()
-        except WherefromError as error:
+        self.begin()
+        error = self._model.exception()  # asked for, not raised: a traceback would grow with every question
+        if isinstance(error, WherefromError):
             return error
+        if error is not None:
+            given = f"{type(error).__name__}: {error}"
+            return InputError("the model", expected="one that loads", given=given, way_out="Name another by --model.")
+        model = self._model.result()
         if model.fingerprint == recording.model.fingerprint:
             return None
         return InputError(

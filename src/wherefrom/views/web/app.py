@@ -28,7 +28,7 @@ from wherefrom.recording import Recording
 from wherefrom.views.web import told
 from wherefrom.views.web.asked import Asked
 from wherefrom.views.web.guard import Guard
-from wherefrom.views.web.jobs import Jobs, Measurer, Wish
+from wherefrom.views.web.jobs import Jobs, Wish
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
 from wherefrom.views.web.wire import Message
@@ -49,17 +49,17 @@ class Explorer:
 
     Args:
         shelf: which recordings there are.
-        measurer: runs their model; None: nothing can be measured.
+        jobs: what is measured; without them nothing can be.
     """
 
-    def __init__(self, shelf: Shelf, measurer: Measurer | None = None) -> None:
+    def __init__(self, shelf: Shelf, jobs: Jobs | None = None) -> None:
         self._shelf = shelf
-        self.jobs = Jobs(measurer)
+        self._jobs = Jobs(None) if jobs is None else jobs
         self._count = count()
         self._numbers: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
         self._answers: Kept[tuple[str, bytes]] = Kept()
         self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
-        self._turn: CapacityLimiter | None = None
+        self._turns: dict[bool, CapacityLimiter] = {}
         self._tellers: dict[str, Teller] = {
             "run": lambda own, asked: told.about(asked.text("run"), own),
             "tokens": lambda own, asked: told.tokens(
@@ -116,14 +116,14 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             own = self._shelf.recording(asked.text("run"))
-            found = self.jobs.found(self._number(own), _wish(own, asked))
+            found = self._jobs.found(self._number(own), _wish(own, asked))
             if found is not None:
                 return found.packed()
-            refusal = self.jobs.refusal(own)
+            refusal = self._jobs.refusal(own)
             why = None if refusal is None else str(refusal)
             return Message({"measured": False, "possible": why is None, "why": why}).packed()
 
-        return await self._answered(request, answer)
+        return await self._answered(request, answer, of_model=True)
 
     async def _start(self, request: Request) -> Response:
         body = await request.body()
@@ -131,27 +131,28 @@ class Explorer:
         def answer() -> tuple[str, bytes]:
             asked = Asked.of_body(body)
             own = self._shelf.recording(asked.text("run"))
-            return self.jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
+            return self._jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
 
-        return await self._answered(request, answer)
+        return await self._answered(request, answer, of_model=True)
 
     async def _job(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
-        return await self._answered(request, lambda: self.jobs.job(asked.text("job")).told().packed())
+        return await self._answered(request, lambda: self._jobs.job(asked.text("job")).told().packed())
 
     async def _cancel(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
-        return await self._answered(request, lambda: self.jobs.cancel(asked.text("job")).told().packed())
+        return await self._answered(request, lambda: self._jobs.cancel(asked.text("job")).told().packed())
 
-    async def _answered(self, request: Request, answer: Callable[[], tuple[str, bytes]]) -> Response:
+    async def _answered(
+        self, request: Request, answer: Callable[[], tuple[str, bytes]], *, of_model: bool = False
+    ) -> Response:
         """Compute an answer in a thread; what cannot be answered says why.
 
         What nobody waits for any more when its turn comes is not computed: a page that is panned asks for much that
-        it soon does without.
+        it soon does without. What waits for the model to be loaded keeps nothing else waiting.
         """
-        self._turn = self._turn or CapacityLimiter(AT_ONCE)
         try:
-            async with self._turn:
+            async with self._turns.setdefault(of_model, CapacityLimiter(AT_ONCE)):
                 if await request.is_disconnected():
                     return Response(status_code=GONE)
                 kind, body = await to_thread.run_sync(answer)
@@ -190,7 +191,7 @@ def _wish(own: Recording, asked: Asked) -> Wish:
 
 
 def _refusal(status: int, sentence: str) -> Response:
-    body = json.dumps({"error": sentence}, ensure_ascii=False).encode()
+    body = json.dumps({"error": sentence}, ensure_ascii=False).encode(errors="replace")
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
@@ -200,7 +201,7 @@ def explorer(
     port: int,
     names: tuple[str, ...] | None = None,
     token: str | None = None,
-    measurer: Measurer | None = None,
+    jobs: Jobs | None = None,
 ) -> Guard:
     """Return the explorer as an ASGI application.
 
@@ -209,7 +210,7 @@ def explorer(
         port: that it will be asked at.
         names: hosts that it may be called by; this machine alone unless given.
         token: asked for where it is not None.
-        measurer: runs their model; None: nothing can be measured.
+        jobs: what is measured; without them nothing can be.
     """
     files = {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.is_file()}
 
@@ -220,6 +221,6 @@ def explorer(
         lasting = "max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache"
         return FileResponse(path, headers={"cache-control": lasting})
 
-    routes = [*Explorer(shelf, measurer).routes(), Route("/", page), Route("/{path:path}", page)]
+    routes = [*Explorer(shelf, jobs).routes(), Route("/", page), Route("/{path:path}", page)]
     app: Any = Starlette(routes=routes)
     return Guard(app, port, token=token) if names is None else Guard(app, port, names, token)

@@ -34,7 +34,7 @@ class Asked:
         """
         try:
             found = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             way_out = "Load the page again."
@@ -43,6 +43,8 @@ class Asked:
         for name, value in own.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
                 raise cls._refused(name, "a text or a whole number", type(value).__name__)
+            if isinstance(value, str) and _is_cut(value):
+                raise cls._refused(name, "whole characters", "half of one")
         return cls({name: str(value) for name, value in own.items()})
 
     def text(self, name: str) -> str:
@@ -87,3 +89,12 @@ class Asked:
             given=given,
             way_out="Go back to the list of recordings.",
         )
+
+
+def _is_cut(text: str) -> bool:
+    """Whether a text holds half of a pair of surrogates, which stands for no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

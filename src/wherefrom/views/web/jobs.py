@@ -9,11 +9,11 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
+import time
 import traceback
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import Full, Queue
 from typing import Literal, Protocol, TypeAlias
 
 from wherefrom.errors import InputError, WherefromError
@@ -25,6 +25,8 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all); what it raises ends the work."""
 OVER: tuple[State, ...] = ("done", "cancelled", "failed")
 MOST_WAITING = 16
+STEP = 0.02
+"""Seconds between two looks whether all has ended."""
 MOST_KEPT = 64
 """Jobs that are remembered, with what they found."""
 
@@ -101,8 +103,9 @@ class Jobs:
     def __init__(self, measurer: Measurer | None) -> None:
         self._measurer = measurer
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._waiting: Queue[Job] = Queue(MOST_WAITING)
+        self._waiting: deque[Job] = deque()
         self._lock = threading.Lock()
+        self._more = threading.Condition(self._lock)
         self._worker: threading.Thread | None = None
 
     def refusal(self, recording: Recording) -> WherefromError | None:
@@ -130,14 +133,14 @@ class Jobs:
             known = self._known((number, wish), ("waiting", "running", "done"))
             if known is not None:
                 return known
-            job = Job(secrets.token_urlsafe(12), (number, wish), recording)
-            try:
-                self._waiting.put_nowait(job)
-            except Full:
+            if len(self._waiting) >= MOST_WAITING:
                 way_out = "Wait for one of them, or cancel it."
                 raise InputError(
                     "what is measured", expected=f"at most {MOST_WAITING} waiting", given="one more", way_out=way_out
-                ) from None
+                )
+            job = Job(secrets.token_urlsafe(12), (number, wish), recording)
+            self._waiting.append(job)
+            self._more.notify()
             self._jobs[job.key] = job
             self._forget()
             if self._worker is None:
@@ -167,6 +170,7 @@ class Jobs:
             job.cancelled.set()
             if job.state == "waiting":
                 job.state = "cancelled"
+                self._waiting.remove(job)
         return job
 
     def found(self, number: int, wish: Wish) -> Message | None:
@@ -175,10 +179,13 @@ class Jobs:
             known = self._known((number, wish), ("done",))
             return None if known is None else known.found
 
-    def cancel_all(self) -> None:
-        """Cancel whatever waits or runs."""
-        for key in list(self._jobs):
-            self.cancel(key)
+    def close(self, patience: float) -> None:
+        """Cancel whatever waits or runs, and wait so many seconds at most until it has ended."""
+        for job in list(self._jobs.values()):
+            self.cancel(job.key)
+        end = time.monotonic() + patience
+        while time.monotonic() < end and any(job.state == "running" for job in list(self._jobs.values())):
+            time.sleep(STEP)
 
     def _known(self, question: tuple[int, Wish], states: tuple[State, ...]) -> Job | None:
         alike = (
@@ -197,10 +204,10 @@ class Jobs:
 
     def _work(self) -> None:
         while True:
-            job = self._waiting.get()
-            with self._lock:
-                if job.cancelled.is_set():
-                    continue
+            with self._more:
+                while not self._waiting:
+                    self._more.wait()
+                job = self._waiting.popleft()
                 job.state = "running"
             self._do(job)
 

@@ -47,7 +47,7 @@ def _words(found: Evidence) -> str:
     scope = found.scope
     layer = "all layers" if scope.layers is None else f"layer {scope.layers[0]}"
     head = "all heads" if scope.heads is None else f"head {scope.heads[0]}"
-    return f"{head} of {layer}"
+    return f"{head} of {layer}" + ("" if scope.kind == "self" else f", {scope.kind}-attention")
 
 
 def _carried(one: CarriedSource) -> dict[str, Any]:

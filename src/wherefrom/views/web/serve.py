@@ -14,7 +14,7 @@ from wherefrom.errors import InputError
 from wherefrom.views.web import HOST, PORT
 from wherefrom.views.web.app import explorer
 from wherefrom.views.web.guard import LOOPBACK
-from wherefrom.views.web.jobs import Measurer
+from wherefrom.views.web.jobs import Jobs, Measurer
 from wherefrom.views.web.shelf import Shelf
 
 TRIED = 20
@@ -117,9 +117,10 @@ def serve(
         measurer: runs their model; None: nothing can be measured.
         ready: called once when pages can be asked for.
     """
+    jobs = Jobs(measurer)
     names = LOOPBACK if place.token is None else (*LOOPBACK, place.host)
     config = uvicorn.Config(
-        explorer(shelf, port=place.port, names=names, token=place.token, measurer=measurer),
+        explorer(shelf, port=place.port, names=names, token=place.token, jobs=jobs),
         log_level="error",
         access_log=False,
         server_header=False,
@@ -135,6 +136,7 @@ def serve(
         pass
     finally:
         place.socket.close()
+        jobs.close(PATIENCE)
 
 
 class _Server(uvicorn.Server):
