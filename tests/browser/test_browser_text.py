@@ -123,11 +123,11 @@ def test_tokens_of_a_unit_glow_as_one(talk: Page, unit: str) -> None:
     group = panel(talk, "Text")
     option(group, "Group by", unit).click()
     in_address(talk, f"by={unit}")
-    expect(group.get_by_role("img", name=f"Scale: sum of weights of the {unit}")).to_be_visible()
+    expect(group.get_by_role("img", name=f"Scale: weight, sum of the {unit}")).to_be_visible()
     written = prose(TALK_TOKENS)
     at = written.rindex(" council ") + 1  # letters are tokens
     go_to(talk, at, TALK_TOKENS)
-    paint = [token(talk, place).evaluate("one => one.style.backgroundColor") for place in range(at, at + 7)]
+    paint = [token(talk, place).evaluate("one => one.style.getPropertyValue("--glow")") for place in range(at, at + 7)]
     assert len(set(paint)) == 1
     assert paint[0]
 
