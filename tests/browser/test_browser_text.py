@@ -127,7 +127,7 @@ def test_tokens_of_a_unit_glow_as_one(talk: Page, unit: str) -> None:
     written = prose(TALK_TOKENS)
     at = written.rindex(" council ") + 1  # letters are tokens
     go_to(talk, at, TALK_TOKENS)
-    paint = [token(talk, place).evaluate("one => one.style.getPropertyValue("--glow")") for place in range(at, at + 7)]
+    paint = [token(talk, place).evaluate("one => one.style.getPropertyValue('--glow')") for place in range(at, at + 7)]
     assert len(set(paint)) == 1
     assert paint[0]
 
