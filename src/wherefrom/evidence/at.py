@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from wherefrom.capture.huggingface.model import TransformersModel, as_transformers_model
 from wherefrom.capture.verbs import is_module
@@ -42,7 +43,6 @@ MOST_PRICED = 4096
 """Tokens of a text that is priced: the backward pass of the default model holds 1.4 MB of each."""
 ROWS_TOLD = 128
 """Versions of the position between two words of progress."""
-EXACTNESS_OF_PRICES = EXACTNESS["closed form"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Evidence:
     @property
     def exactness_of_prices(self) -> str:
         """How exact the prices are, in a sentence."""
-        return EXACTNESS_OF_PRICES
+        return EXACTNESS["closed form"]
 
     @property
     def nats(self) -> NDArray[np.float64]:
@@ -125,7 +125,7 @@ def evidence_at(
     tell = progress or (lambda what, done, total: None)
     at, vocabulary = _position(model, check_recording(recording), position)
     logits = at.logits()
-    aim = _aim(vocabulary, at, target)
+    aim = _aim(vocabulary, logits, target)
     tell("cutting each source", 0, len(at.readable("self" if scope is None else scope.kind)))
     found = knock_out(
         at,
@@ -173,10 +173,9 @@ def _position(model: Any, recording: Recording, position: int | None) -> tuple[P
     return other.TransformersDestination(asked, recording, position), other.Vocabulary(asked.tokenizer)
 
 
-def _aim(vocabulary: Vocabulary, at: Position, wanted: str | int | None) -> Aim:
-    logits = at.logits()
+def _aim(vocabulary: Vocabulary, logits: Tensor, wanted: str | int | None) -> Aim:
     target = find_target(vocabulary, logits, wanted)
-    probability = math.exp(float(replace(target, against=None).of_logits(logits)))
+    probability = math.exp(float(target.of_logits(logits)))
     return Aim(target, vocabulary.label(target.id), None, probability)
 
 
