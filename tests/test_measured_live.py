@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -322,6 +324,31 @@ def test_a_fault_of_ours_is_a_sentence_and_the_next_job_runs(
         slow.steps.release()
     good = jobs.start(0, recording, wish(1))
     until(lambda: good.state == "done")
+
+
+def test_a_fault_that_nobody_can_read_ends_its_job_all_the_same(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        bad = Jobs(Slow()).start(0, recording, wish(99))
+        until(lambda job=bad: job.state == "failed")
+        assert bad.error is not None
+
+
+def test_a_job_that_is_over_holds_no_recording(recording: Recording) -> None:
+    slow = Slow()
+    jobs = Jobs(slow)
+    first, second, third = (jobs.start(0, recording, wish(number)) for number in (1, 2, 99))
+    jobs.cancel(second.key)
+    assert second.recording is None
+    assert third.recording is recording
+    for _ in range(3):
+        slow.steps.release()
+    until(lambda: third.state == "failed")
+    assert [job.recording for job in (first, second, third)] == [None] * 3
 
 
 def test_jobs_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,6 @@ means nothing, is answered with its sentence.
 from __future__ import annotations
 
 import json
-import sys
-import traceback
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -27,6 +25,7 @@ from wherefrom.questions.maps import HeadMap
 from wherefrom.recording import Recording
 from wherefrom.views.web import told
 from wherefrom.views.web.asked import Asked
+from wherefrom.views.web.faults import tell_fault
 from wherefrom.views.web.guard import Guard
 from wherefrom.views.web.jobs import Jobs, Wish
 from wherefrom.views.web.kept import Kept
@@ -160,9 +159,8 @@ class Explorer:
             return _refusal(400, str(error))
         except WherefromError as error:
             return _refusal(422, str(error))
-        except Exception:  # a fault of ours: the page gets a sentence, who started the server the whole of it
-            traceback.print_exc(file=sys.stderr)
-            return _refusal(500, "The explorer failed at this; where it was started stands why.")
+        except Exception:
+            return _refusal(500, tell_fault())
         return Response(body, media_type=kind, headers={"cache-control": "no-store"})
 
     def _number(self, own: Recording) -> int:

@@ -7,10 +7,8 @@ another model, the page is told why nothing can be measured. A question that was
 from __future__ import annotations
 
 import secrets
-import sys
 import threading
 import time
-import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from wherefrom.errors import InputError, WherefromError
 from wherefrom.recording import Recording
+from wherefrom.views.web.faults import tell_fault
 from wherefrom.views.web.wire import Message
 
 State: TypeAlias = Literal["waiting", "running", "done", "cancelled", "failed"]
@@ -73,11 +72,12 @@ class Job:
     Attributes:
         key: its name, which nobody guesses.
         question: what tells it from others: a recording's number, and the wish.
+        recording: that it is about; let go when it is over, since jobs are remembered for longer than files are open.
     """
 
     key: str
     question: tuple[int, Wish]
-    recording: Recording
+    recording: Recording | None
     state: State = "waiting"
     what: str = ""
     done: int = 0
@@ -169,7 +169,7 @@ class Jobs:
         with self._lock:
             job.cancelled.set()
             if job.state == "waiting":
-                job.state = "cancelled"
+                job.state, job.recording = "cancelled", None
                 self._waiting.remove(job)
         return job
 
@@ -213,6 +213,7 @@ class Jobs:
 
     def _do(self, job: Job) -> None:
         assert self._measurer is not None
+        assert job.recording is not None
 
         def progress(what: str, done: int, total: int) -> None:
             if job.cancelled.is_set():
@@ -226,10 +227,9 @@ class Jobs:
             state = "cancelled"
         except WherefromError as error:
             job.error = str(error)
-        except Exception:  # a fault of ours: the page gets a sentence, who started the server the whole of it
-            traceback.print_exc(file=sys.stderr)
-            job.error = "The explorer failed at this; where it was started stands why."
+        except Exception:
+            job.error = tell_fault()
         else:
             job.found, state = found, "done"
         with self._lock:
-            job.state = state
+            job.state, job.recording = state, None
