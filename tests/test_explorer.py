@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +65,7 @@ def arrays(answer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def test_what_there_is(page: TestClient, recording: Recording) -> None:
-    assert page.get("/api/runs").json() == {"runs": [{"key": "hand"}]}
+    assert page.get("/api/runs").json() == {"runs": [{"key": "hand", "model": "by hand", "tokens": 7, "calls": 2}]}
     facts = page.get("/api/run", params={"run": "hand"}).json()
     assert facts["model"]["name"] == "by hand"
     assert facts["texts"] == [{"tokens": 7, "numbered": False}]
@@ -275,13 +277,57 @@ def test_a_broken_recording_is_a_sentence_and_others_stay(recording: Recording, 
     (bad / "recording.json").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(Path("/etc"))
     with client(Shelf(folder=tmp_path)) as page:
-        assert [run["key"] for run in page.get("/api/runs").json()["runs"]] == ["deep/bad", "good"]
+        first, second = page.get("/api/runs").json()["runs"]
+        assert (first["key"], set(first)) == ("deep/bad", {"key", "error"})
+        assert "recording.json" in first["error"]
+        size = sum(file.stat().st_size for file in good.rglob("*.safetensors"))
+        facts = {"model": "by hand", "tokens": 7, "calls": len(recording.calls)}
+        assert second == {"key": "good", **facts, "bytes": size}
         answer = page.get("/api/run", params={"run": "deep/bad"})
         assert answer.status_code == 422
         assert "recording.json" in answer.json()["error"]
         assert page.get("/api/run", params={"run": "good"}).json()["model"]["name"] == "by hand"
         save_recording(recording_of(random_call(MASKS["causal"]), letters="abcdefg"), good, overwrite=True)
         assert len(page.get("/api/run", params={"run": "good"}).json()["calls"]) == 1  # the new one
+
+
+def test_what_is_listed_is_what_lies_there_now(recording: Recording, tmp_path: Path) -> None:
+    own = save_recording(recording, tmp_path / "one.wherefrom")
+    outside = save_recording(recording, tmp_path.parent / f"{tmp_path.name} outside.wherefrom")
+
+    def said(page: TestClient) -> Any:
+        (line,) = page.get("/api/runs").json()["runs"]
+        return line.get("error", line.get("calls"))
+
+    with client(Shelf(folder=tmp_path)) as page:
+        assert said(page) == len(recording.calls)
+        tokens = own / "tokens.safetensors"
+        whole = tokens.read_bytes()
+        tokens.write_bytes(whole[:-1])
+        assert "tokens.safetensors" in said(page)
+        tokens.write_bytes(whole)
+        save_recording(recording_of(random_call(MASKS["causal"]), letters="abcdefg"), own, overwrite=True)
+        assert said(page) == 1
+        assert page.get("/api/run", params={"run": "one"}).status_code == 200
+        shutil.rmtree(own)
+        own.symlink_to(outside)  # a key that was known leads nowhere else
+        assert page.get("/api/run", params={"run": "one"}).status_code == 400
+        assert page.get("/api/runs").json() == {"runs": []}
+
+
+def test_a_folder_is_gone_through_for_a_list_and_for_no_question(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_recording(recording, tmp_path / "one.wherefrom")
+    walks = []
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda place: (walks.append(place), walk(place))[1])
+    with client(Shelf(folder=tmp_path)) as page:
+        for _ in range(3):
+            assert page.get("/api/run", params={"run": "one"}).status_code == 200
+        assert len(walks) == 1
+        page.get("/api/runs")
+        assert len(walks) == 2
 
 
 def test_a_folder_that_leads_out_is_not_followed(recording: Recording, tmp_path: Path) -> None:

@@ -113,9 +113,10 @@ class Served:
         page = chosen.pop("page", "")
         return f"{self.address}#/{page}?{urlencode(chosen)}"
 
-    def resident(self) -> int:
-        """Bytes of memory that the server holds."""
-        held: int = psutil.Process(self.process.pid).memory_info().rss
+    def own_memory(self) -> int:
+        """Bytes of memory that the server holds; pages of mapped files are the system's, which takes them back."""
+        memory = psutil.Process(self.process.pid).memory_info()
+        held: int = memory.rss - memory.shared
         return held
 
 

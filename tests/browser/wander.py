@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import CDPSession, Page, sync_playwright
+from playwright.sync_api import CDPSession, Page, expect, sync_playwright
 
 from see import chosen, panel
 from stage import CHROMIUM, LONG, TALK, THOUSANDS, Served, fill, served
@@ -25,19 +25,27 @@ KEYS = ("ArrowLeft", "ArrowRight", "Shift+ArrowLeft", "[", "]", "{", "}", "1", "
 
 @dataclass(frozen=True)
 class Held:
-    """Memory at a time: seconds since the start, steps taken, bytes and nodes that the page holds, and the server."""
+    """Memory at a time.
+
+    Attributes:
+        seconds: since the start.
+        steps: taken.
+        heap: bytes that the page holds.
+        nodes: that the page holds.
+        server: bytes that the server holds, without pages of mapped files.
+    """
 
     seconds: float
     steps: int
     heap: int
     nodes: int
-    resident: int
+    server: int
 
     def __str__(self) -> str:
         mebi = 2**20
         return (
             f"{self.seconds:6.0f} s {self.steps:6d} steps   heap {self.heap / mebi:7.2f} MiB   "
-            f"nodes {self.nodes:6d}   server {self.resident / mebi:7.1f} MiB"
+            f"nodes {self.nodes:6d}   server {self.server / mebi:7.1f} MiB"
         )
 
 
@@ -76,7 +84,7 @@ class Wanderer:
             self._session.send("HeapProfiler.collectGarbage")
         found = {one["name"]: one["value"] for one in self._session.send("Performance.getMetrics")["metrics"]}
         seconds = time.monotonic() - self._began
-        return Held(seconds, self.steps, int(found["JSHeapUsedSize"]), int(found["Nodes"]), self._server.resident())
+        return Held(seconds, self.steps, int(found["JSHeapUsedSize"]), int(found["Nodes"]), self._server.own_memory())
 
     def _box(self, name: str, inner: str) -> dict[str, float] | None:
         place = panel(self._page, name).locator(inner).first
@@ -139,6 +147,7 @@ def series(page: Page, server: Served, seconds: float, every: float, seed: int =
 
 
 def main(minutes: float) -> None:
+    expect.set_options(timeout=60_000)
     with (
         tempfile.TemporaryDirectory() as folder,
         served("--folder", fill(Path(folder))) as server,

@@ -6,7 +6,7 @@ from wherefrom.recording.forecast import forecast_file_bytes
 from wherefrom.recording.gaps import Gap, gaps_as_json, gaps_in_words
 from wherefrom.recording.layout import SUFFIX, is_recording
 from wherefrom.recording.lazy import is_numbered, numbered
-from wherefrom.recording.reader import Verified, open_recording, verify_recording
+from wherefrom.recording.reader import Summary, Verified, check_sizes, open_recording, summary_of, verify_recording
 from wherefrom.recording.writer import Writer, save_recording
 
 __all__ = [
@@ -21,9 +21,11 @@ __all__ = [
     "Prediction",
     "Recording",
     "Stored",
+    "Summary",
     "Verified",
     "Writer",
     "check_recording",
+    "check_sizes",
     "forecast_bytes",
     "forecast_file_bytes",
     "gaps_as_json",
@@ -37,5 +39,6 @@ __all__ = [
     "open_recording",
     "part_named",
     "save_recording",
+    "summary_of",
     "verify_recording",
 ]

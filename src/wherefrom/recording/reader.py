@@ -15,19 +15,37 @@ from pathlib import Path
 from typing import NoReturn
 
 from wherefrom.recording import agreement, words
-from wherefrom.recording.contents import Recording
+from wherefrom.recording.contents import ModelFacts, Recording
 from wherefrom.recording.layout import (
     CALLS,
     MANIFEST,
     PREDICTIONS,
     TOKENS,
-    FileFacts,
+    Manifest,
     folder_of,
     is_recording,
     read_manifest,
 )
 from wherefrom.recording.stored import LOADED, StoredCall, StoredFile
 from wherefrom.recording.strict import broken, way_out_of
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a recording's manifest says of it.
+
+    Attributes:
+        model: that was watched.
+        tokens: how many the text has.
+        calls: how many calls of attention there are.
+        files: the size of each in bytes, by its name in the folder; without the manifest.
+    """
+
+    model: ModelFacts
+    tokens: int
+    calls: int
+    files: Mapping[str, int]
+
 
 SAVE = "Name the folder that `wherefrom record` or save_recording wrote, by custom NAME.wherefrom."
 
@@ -67,7 +85,7 @@ def open_recording(path: str | Path) -> Recording:
     try:
         manifest = read_manifest(folder)
         agreement.check_agreement(folder, manifest)
-        _check_folder(folder, manifest.files)
+        check_sizes(folder, _sizes_of(manifest))
         files = {name: StoredFile(folder, name, facts) for name, facts in manifest.files.items()}
         for file in files.values():
             file.check_header()
@@ -86,6 +104,28 @@ def open_recording(path: str | Path) -> Recording:
         path=folder,
         gaps=manifest.gaps,
     )
+
+
+def summary_of(path: str | Path) -> Summary:
+    """Return what the manifest of a recording says of it; sizes of files are checked, headers and arrays are not.
+
+    Args:
+        path: the folder, as for `open_recording`.
+
+    Raises:
+        RecordingError: it is no recording, of a newer version, or not as it was written.
+    """
+    folder = folder_of(path).absolute()
+    _require_recording(folder)
+    try:
+        manifest = read_manifest(folder)
+        agreement.check_agreement(folder, manifest)
+        sizes = _sizes_of(manifest)
+        check_sizes(folder, sizes)
+    except OSError as error:
+        _unreadable(folder, error)
+    tokens = manifest.files[TOKENS].tensors["ids"].shape[0]
+    return Summary(manifest.model, tokens, len(manifest.calls), sizes)
 
 
 def verify_recording(path: str | Path) -> Verified:
@@ -127,19 +167,31 @@ def _unreadable(folder: Path, error: OSError) -> NoReturn:
     broken(folder, "the recording", expected="files that can be read", given=given, way_out=way_out)
 
 
-def _check_folder(folder: Path, files: Mapping[str, FileFacts]) -> None:
-    """Refuse files that are missing, are links, or have another size than was written."""
+def _sizes_of(manifest: Manifest) -> dict[str, int]:
+    return {name: facts.bytes for name, facts in manifest.files.items()}
+
+
+def check_sizes(folder: Path, files: Mapping[str, int]) -> None:
+    """Refuse files of a recording's folder that are missing, are links, or have another size than was written.
+
+    Args:
+        folder: of the recording.
+        files: the size of each in bytes, by its name.
+
+    Raises:
+        RecordingError: the first that is not as it was written.
+    """
     if (folder / CALLS).is_symlink():
         _refuse_link(folder, CALLS)
-    for name, facts in files.items():
+    for name, size in files.items():
         try:
             found = os.lstat(folder / name)
         except (FileNotFoundError, NotADirectoryError):
-            broken(folder, name, expected=f"a file of {facts.bytes:,} bytes", given="nothing there", file=name)
+            broken(folder, name, expected=f"a file of {size:,} bytes", given="nothing there", file=name)
         if not stat.S_ISREG(found.st_mode):
             _refuse_link(folder, name)
-        if found.st_size != facts.bytes:
-            expected, given = f"{facts.bytes:,} bytes", f"{found.st_size:,}"
+        if found.st_size != size:
+            expected, given = f"{size:,} bytes", f"{found.st_size:,}"
             broken(folder, name, expected=expected, given=given, file=name, size=found.st_size)
 
 

@@ -29,7 +29,7 @@ from wherefrom.views.web.faults import tell_fault
 from wherefrom.views.web.guard import Guard
 from wherefrom.views.web.jobs import Jobs, Wish
 from wherefrom.views.web.kept import Kept
-from wherefrom.views.web.shelf import Shelf
+from wherefrom.views.web.shelf import Shelf, listed
 from wherefrom.views.web.wire import Message
 
 STATIC = Path(__file__).parent / "static"
@@ -96,9 +96,7 @@ class Explorer:
         return self._tellers[name](own, asked).packed()
 
     async def _runs(self, request: Request) -> Response:
-        return await self._answered(
-            request, lambda: Message({"runs": [{"key": run.key} for run in self._shelf.runs()]}).packed()
-        )
+        return await self._answered(request, lambda: listed(self._shelf).packed())
 
     async def _told(self, name: str, teller: Teller, request: Request) -> Response:
         asked = Asked(dict(request.query_params))

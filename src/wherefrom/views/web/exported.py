@@ -30,7 +30,7 @@ from wherefrom.views.cells import count
 from wherefrom.views.web import told
 from wherefrom.views.web.app import STATIC, Explorer
 from wherefrom.views.web.asked import ALL, Asked
-from wherefrom.views.web.shelf import Shelf
+from wherefrom.views.web.shelf import Shelf, listed
 from wherefrom.views.web.wire import FACTS_TYPE, Message
 
 PARTS = Path(__file__).parent / "page"
@@ -273,13 +273,14 @@ class _Answers:
     """The explorer's own answers."""
 
     def __init__(self, carried: Carried) -> None:
-        self._explorer, self._own = Explorer(Shelf([(carried.key, carried.recording)])), carried
+        self._shelf = Shelf([(carried.key, carried.recording)])
+        self._explorer, self._own = Explorer(self._shelf), carried
 
     def of(self, question: Question) -> Answered:
         name, parameters = question
         key = key_of(name, parameters)
         if name == "runs":
-            return key, "json", _json({"runs": [{"key": self._own.key}]})
+            return key, "json", listed(self._shelf).packed()[1]
         asked = Asked({"run": self._own.key, **{own: str(value) for own, value in parameters.items()}})
         if name == BEHIND:
             return key, "arrays", self._behind(*map(asked.number, ("call", "head", "destination")))
@@ -287,8 +288,6 @@ class _Answers:
             kind, body = self._explorer.answer(name, self._own.recording, asked)
         except InputError as error:  # as the server would answer it
             return key, "refused", _json({"error": str(error)})
-        if name == "run":
-            body = _json({**json.loads(body), "measuring": {"possible": False, "why": NO_MODEL}})
         return key, "json" if kind == FACTS_TYPE else "arrays", body
 
     def _behind(self, index: int, head: int, destination: int) -> bytes:

@@ -14,10 +14,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from wherefrom.errors import InputError
+from wherefrom.errors import InputError, WherefromError
 from wherefrom.readable import readable
-from wherefrom.recording import Recording, open_recording
+from wherefrom.recording import Recording, Summary, check_sizes, open_recording, summary_of
 from wherefrom.recording.layout import MANIFEST, SUFFIX
+from wherefrom.views.web.wire import Message
 
 MOST_FOUND = 1000
 """Recordings of a folder that are listed at most."""
@@ -38,6 +39,11 @@ class Run:
     key: str
     recording: Recording | None = None
     path: Path | None = None
+
+    @property
+    def there(self) -> bool:
+        """Whether it still is where it was, and no link to elsewhere."""
+        return self.path is None or (bool(self.written) and self.path.resolve() == self.path)
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -72,6 +78,8 @@ class Shelf:
             )
         self._folder = None if folder is None else folder.resolve()
         self._named = tuple(_named(named))
+        self._known: dict[str, Run] = {}
+        self._summaries: dict[Path, tuple[tuple[int, ...], Summary]] = {}
         self._open: OrderedDict[str, tuple[Run, tuple[int, ...], Recording]] = OrderedDict()
         self._lock = Lock()
 
@@ -84,7 +92,27 @@ class Shelf:
                 key = _unused(path.relative_to(self._folder).as_posix().removesuffix(SUFFIX), found)
                 if path not in known:
                     found[key] = Run(key, path=path)
+        self._known = found
         return list(found.values())
+
+    def summary(self, run: Run) -> Summary:
+        """Return what there is in a recording, without opening it.
+
+        Raises:
+            RecordingError: it cannot be opened.
+        """
+        if run.recording is not None:
+            return Summary(run.recording.model, len(run.recording), len(run.recording.calls), {})
+        assert run.path is not None
+        held, written = self._summaries.get(run.path), run.written
+        if held is not None and held[0] == written:
+            check_sizes(run.path, held[1].files)
+            return held[1]
+        found = summary_of(run.path)
+        if len(self._summaries) >= MOST_FOUND:
+            self._summaries.clear()
+        self._summaries[run.path] = written, found
+        return found
 
     def recording(self, key: str) -> Recording:
         """Return a recording, opened if it is not yet.
@@ -93,7 +121,9 @@ class Shelf:
             InputError: there is none of that key.
             RecordingError: it cannot be opened.
         """
-        run = next((run for run in self.runs() if run.key == key), None)
+        run = self._known.get(key)
+        if run is None or not run.there:  # a folder may be large: it is gone through where need be
+            run = next((run for run in self.runs() if run.key == key), None)
         if run is None:
             way_out = "Go back to the list of recordings."
             raise InputError(
@@ -110,6 +140,20 @@ class Shelf:
             while len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)
             return held[2]
+
+
+def listed(shelf: Shelf) -> Message:
+    """Return what there is on a shelf, a line each; of a recording that cannot be opened, why."""
+    return Message({"runs": [_listed(shelf, run) for run in shelf.runs()]})
+
+
+def _listed(shelf: Shelf, run: Run) -> dict[str, Any]:
+    try:
+        own = shelf.summary(run)
+    except WherefromError as error:
+        return {"key": run.key, "error": str(error)}
+    size = {"bytes": sum(own.files.values())} if own.files else {}
+    return {"key": run.key, "model": own.model.name, "tokens": own.tokens, "calls": own.calls} | size
 
 
 def _named(given: Sequence[Path | tuple[str, Recording]]) -> Iterator[Run]:
