@@ -8,6 +8,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # many small kernels: do no
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import wherefrom
 from small import write_small_model
@@ -15,6 +16,9 @@ from small import write_small_model
 LONG = ("docs", "examples", "smollm", "routes", "cli_train", "cli", "hf_census", "answered", "gguf", "hf_recorded")
 """Files that take the longest. They begin first, so that at the end no core waits for the last of them."""
 
+# How long something takes says nothing on a shared machine.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 torch.use_deterministic_algorithms(True)  # also fills fresh tensors with NaN, so that nothing unwritten passes
 
 

@@ -285,7 +285,7 @@ def test_no_map_of_all_pairs_is_formed(own, how, alone, monkeypatch):
     assert np.isfinite(ablate(own, GOALS["log-odds"], PARTS, KEPT, how=how).values).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_passages_and_choices(small, data):
     runner, length = runner_of(small), data.draw(st.integers(6, 26))
@@ -763,7 +763,7 @@ def test_half_precision_says_what_is_noise():
 # -- choices
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(count=st.integers(2, 40), n=st.integers(0, 40), share=st.floats(0.05, 0.95), seed=st.integers(0, 5))
 def test_subsets(count, n, share, seed):
     drawn = subsets(count, n, share=share, seed=seed)

@@ -440,7 +440,7 @@ def test_ratios_on_paper() -> None:
     assert few.to_json()["ratio"] == {"mean": 4.0, "interval": None}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_an_interval_holds_what_is_drawn_again(data: Any) -> None:
     cases, draws = data.draw(st.integers(5, 9)), data.draw(st.integers(1, 4))
@@ -456,7 +456,7 @@ def test_an_interval_holds_what_is_drawn_again(data: Any) -> None:
         assert own.ratio.low <= own.ratio.high
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_others_are_as_many_and_other_ones(data: Any) -> None:
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=5).filter(lambda own: sum(own) >= 2))

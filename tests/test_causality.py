@@ -15,7 +15,7 @@ from families import CONTEXT, DECODERS, PAIRS, random_model, right_padding, some
 from wherefrom.model.attention_function import fused, plain
 from wherefrom.model.cache import KeyValueCache
 
-MANY = settings(max_examples=15, deadline=None)
+MANY = settings(max_examples=15)
 BOTH_WAYS = pytest.mark.parametrize("attention", [fused, plain])
 
 

@@ -208,7 +208,7 @@ def test_onsets_are_told_in_their_order() -> None:
     assert lines(seen(values[:1]))[-1] == NONE
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     looks=st.integers(1, 120),
     shape=st.sampled_from([(1, 1), (2, 3), (120, 2), (2, 130)]),

@@ -148,7 +148,7 @@ def test_the_slow_twin_is_right(name: str, dtype: torch.dtype, strip: int) -> No
     require_right(c, output, lse)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.tuples(*[st.integers(1, most) for most in (2, 3, 3, 40, 70, 13)]),
@@ -267,7 +267,7 @@ def test_the_causal_rule_needs_no_array() -> None:
     assert bias.shape == (1, 1, 3, 5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sources=st.integers(2, 60),

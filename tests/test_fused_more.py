@@ -411,7 +411,7 @@ def test_a_batch_of_texts_with_padding_of_their_own(explicit: bool) -> None:
     assert far(lse, right_lse) <= 1e-6
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 2**16),
     sizes=st.tuples(*[st.integers(1, most) for most in (3, 3, 3, 20, 30, 9, 9)]),

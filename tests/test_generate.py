@@ -91,7 +91,7 @@ def test_top_p_draws_until_it_is_reached(top_p: float, allowed: set[int]) -> Non
     assert set(drawn_from(logits, 500, top_p=top_p)) == allowed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(1, 30),

@@ -101,7 +101,7 @@ def page_of(call: PricedCall, removed: tuple[int, int] | None = None):
     return attend(q, k, v, mask, scale=call.scale, softcap=call.softcap, **extra)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls())
 def test_the_closed_form_is_what_the_output_loses_when_the_edge_is_cut(call: PricedCall) -> None:
     found, before = prices_of(call, "closed form"), page_of(call)
@@ -117,7 +117,7 @@ def test_the_closed_form_is_what_the_output_loses_when_the_edge_is_cut(call: Pri
             np.testing.assert_allclose(found[:, row, column], lost, rtol=1e-5, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls())
 def test_every_other_price_is_its_equation(call: PricedCall) -> None:
     page = page_of(call)
@@ -134,7 +134,7 @@ def test_every_other_price_is_its_equation(call: PricedCall) -> None:
     np.testing.assert_allclose(prices_of(call, "score gradient"), expected, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls(), st.floats(-3, 3))
 def test_rows_sum_to_what_they_must_and_prices_are_linear_in_the_gradient(call: PricedCall, factor: float) -> None:
     page = page_of(call)

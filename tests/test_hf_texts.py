@@ -227,7 +227,7 @@ def test_pieces_spell_the_text(kind: str, text: str) -> None:
 
 
 @given(st.text(max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_text_of_bytes_comes_back(text: str) -> None:
     for kind in ("byte-level", "ByT5"):
         tokens = encode(of(kind), text)

@@ -165,7 +165,7 @@ def configs(draw: Any) -> Config:
     return replace(OURS["llama"], architecture="wherefrom", layers=1, **changes)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(config=configs())
 def test_our_own_layout_holds_any_combination(config: Config, tmp_path: Path) -> None:
     model, ids = random_weights(config), some_ids(2, 11)

@@ -148,7 +148,7 @@ def test_rows_that_were_not_kept_are_marked() -> None:
     assert mean[2, 2] == pytest.approx(inside.mean(), abs=NEAR)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_map(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 40))

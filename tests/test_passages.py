@@ -252,7 +252,7 @@ def test_tokens_in_part_of_a_text(smollm2: Tokenizer) -> None:
 # ---- properties
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=TEXTS, by=st.sampled_from(("token", *UNITS)), data=st.data())
 def test_units_cover_what_they_divide(text: str, by: str, data: st.DataObject) -> None:
     tokens = BYTES.encode(text) if data.draw(st.booleans()) else letters(text)
@@ -269,7 +269,7 @@ def test_units_cover_what_they_divide(text: str, by: str, data: st.DataObject) -
     assert (by != "token") or len(found) == len(within)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXTS.filter(bool))
 def test_units_lie_inside_one_another(text: str) -> None:
     tokens = BYTES.encode(text)
@@ -277,7 +277,7 @@ def test_units_lie_inside_one_another(text: str) -> None:
     assert all(outer <= inner for outer, inner in pairwise(starts))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXTS.filter(bool), by=st.sampled_from(UNITS))
 def test_units_begin_with_a_sign_and_share_no_character(text: str, by: str) -> None:
     tokens = BYTES.encode(text)
@@ -286,7 +286,7 @@ def test_units_begin_with_a_sign_and_share_no_character(text: str, by: str) -> N
     assert all(piece.strip() for piece in held(tokens, found)) or not tokens.text.strip()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     pieces=st.lists(st.sampled_from(["", "", "One. ", " ", "\n\n", "Two", ". Three", "🙂!", "---\n", "。"])),
     by=st.sampled_from(("token", *UNITS)),
@@ -300,7 +300,7 @@ def test_only_tokens_without_a_character_are_left_out(pieces: list[str], by: str
     assert inside == list(range(written[0], written[-1] + 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXTS.filter(lambda text: bool(text.strip())), data=st.data())
 def test_a_text_that_occurs_once_marks_all_its_tokens(text: str, data: st.DataObject) -> None:
     tokens = BYTES.encode(text)

@@ -18,6 +18,7 @@ from command_line import Ended, typed
 from recordings import tokens_of
 from wherefrom import InputError, save_recording
 from wherefrom.questions.asked import sink_share
+from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import HeadMap
 from wherefrom.recording import Recording
@@ -114,7 +115,8 @@ def test_what_was_not_recorded_is_dotted_and_a_sink_has_its_strip() -> None:
 def test_heads_by_kind_and_by_a_figure(recording: Recording) -> None:
     answer = list(wherefrom.heads(recording))
     drawn = figure_of_heads(recording)
-    kinds = [kind_of({name: value for name, value in row.items() if value is not None}).name for row in answer]
+    repeats = repeats_of(recording, recording.calls[0])
+    kinds = [kind_of({name: own for name, own in row.items() if own is not None}, repeats).name for row in answer]
     signs = [shape.text for shape in drawn.shapes if isinstance(shape, Words) and shape.bold]
     assert signs[: len(kinds)] == [SIGNS[kind] for kind in kinds]
     assert {f"{kind} {kinds.count(kind)}" for kind in kinds} <= set(words(drawn))

@@ -342,7 +342,7 @@ def test_a_prompt_that_leaves_no_room(small: wherefrom.LanguageModel) -> None:
 loaded = cache(wherefrom.load)  # hypothesis prints a failing test's arguments: a folder is short, a model is not
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip))
 def test_any_text_is_recorded(small_folder: Path, text: str) -> None:
     recording = wherefrom.record(loaded(small_folder), text)

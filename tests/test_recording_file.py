@@ -115,9 +115,7 @@ def recordings(draw) -> Recording:
 
 
 @given(recording=recordings())
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_writing_and_opening_change_nothing(recording: Recording, tmp_path: Path) -> None:
     path = save_recording(recording, tmp_path / "a", overwrite=True)
     opened = open_recording(path)

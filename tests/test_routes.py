@@ -335,7 +335,7 @@ def page(rows: Rows, version: int, k: Tensor, v: Tensor, permitted: Tensor) -> T
     return torch.from_numpy(found.output.filled(0.0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(executions(), st.booleans())
 def test_changed_rows_are_those_of_the_equations(drawn: tuple[Rows, Tensor], some: bool) -> None:
     rows, _ = drawn
@@ -360,7 +360,7 @@ def test_changed_rows_are_those_of_the_equations(drawn: tuple[Rows, Tensor], som
         assert torch.allclose(found[version], page(rows, version, *every, permitted), atol=1e-10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(executions())
 def test_the_gradient_by_what_is_read_is_that_of_autograd(drawn: tuple[Rows, Tensor]) -> None:
     rows, g = drawn

@@ -72,7 +72,7 @@ def agree(found, case, names):
         check_zoom(found, case, near)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(anything(), st.sampled_from([1, 2, 8, 64]))
 def test_the_finest_blocks_are_as_fine_as_is_asked(case, block):
     for strip, engine in ((None, "reference"), (None, "cpu"), (7, "cpu")):
@@ -85,7 +85,7 @@ SPLITS = {
     "strip": st.sampled_from([1, 5, 16, 64]),
     "least": st.sampled_from([1, 9999]),
 }
-LONG = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 @LONG
@@ -94,7 +94,7 @@ def test_the_compiled_scan_is_within_float32_of_the_reference(case, width, strip
     agree(on_cpu(case, case.attention.names, strip, width=width, least=least), case, case.attention.names)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(anything(), st.sampled_from([1, 4, 64]))
 def test_the_scan_in_torch_is_within_float32_of_the_reference(case, strip):
     agree(on_device(case, case.attention.names, strip), case, case.attention.names)
@@ -204,7 +204,6 @@ def test_counts_of_permitted_pairs_are_those_of_the_map(case, block):
     assert np.broadcast_to(counts, (heads, *counts.shape[-2:])).tolist() == grown.reshape(shape).sum((2, 4)).tolist()
 
 
-@settings(deadline=None)
 @given(st.booleans(), st.sampled_from([None, 1, 3, 50]), st.integers(0, 9), st.integers(1, 9), st.integers(1, 12))
 def test_reach_is_that_of_every_row(causal, window, offset, rows, columns):
     mask = Mask(causal, window, offset)

@@ -46,7 +46,7 @@ def plain(case: Made) -> dict[str, np.ndarray]:
     return found | {"distances": bins, "received": case.a.sum(axis=1)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(anything())
 def test_the_reference_agrees_with_dense_weights_pair_by_pair(case):
     at = case.attention
@@ -62,7 +62,7 @@ def test_the_reference_agrees_with_dense_weights_pair_by_pair(case):
         assert close.all(), name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(anything())
 def test_readers_strongest_and_blocks_of_the_reference_are_those_of_dense_weights(case):
     at, near = case.attention, 1e-5

@@ -173,7 +173,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases())
 def test_any_call_both_ways(c: Case) -> None:
     for way in Ways.values():

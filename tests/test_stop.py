@@ -72,7 +72,7 @@ STOPS = st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("
 CUTS = st.lists(st.integers(0, 60), max_size=20)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=TEXTS, stops=STOPS, cuts=CUTS)
 @example(text="abcd", stops=["abcd", "bc"], cuts=[])  # both in one token: the first to be complete
 @example(text="abcd", stops=["abcd", "bc"], cuts=[1, 2, 3])
@@ -87,7 +87,7 @@ def test_what_is_shown_is_the_text_before_the_first_stop(text: str, stops: list[
     assert writer.stopped == stop
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=12), cuts=CUTS)
 @example(data="🙂".encode()[:3], cuts=[])
 @example(data=b"a\xc3", cuts=[1])
@@ -101,7 +101,7 @@ def test_a_part_of_a_character_at_the_end_may_be_a_stop() -> None:
     assert ("".join(shown), writer.stopped) == ("a", "\ufffd")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXTS, stops=STOPS, cuts=CUTS)
 def test_nothing_that_belongs_to_a_stop_is_shown_even_for_a_moment(
     text: str, stops: list[str], cuts: list[int]

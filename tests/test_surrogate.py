@@ -249,7 +249,7 @@ def test_nothing_that_is_constant_breaks(n, prior):
     assert np.abs(same.weights - (0 if prior is None else prior)).max() < 1e-6  # such runs tell nothing
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sizes=SIZES, with_prior=st.booleans())
 def test_any_shape_gives_finite_weights(sizes, with_prior):
     n, passages, seed = sizes
@@ -265,7 +265,7 @@ def test_any_shape_gives_finite_weights(sizes, with_prior):
     assert (again.weights == found.weights).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes=SIZES, factor=st.floats(0.01, 100), shift=st.floats(-50, 50))
 def test_units_do_not_matter(sizes, factor, shift):
     n, passages, seed = sizes
@@ -275,7 +275,7 @@ def test_units_do_not_matter(sizes, factor, shift):
         assert np.abs(other.weights - factor * found.weights).max() <= 1e-6 * (1 + factor * np.abs(found.weights).max())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes=SIZES)
 def test_the_order_of_runs_and_passages_does_not_matter(sizes):
     n, passages, seed = sizes
@@ -287,7 +287,7 @@ def test_the_order_of_runs_and_passages_does_not_matter(sizes):
     assert np.abs(other.weights - found.weights[places]).max() <= 1e-6 * (1 + np.abs(found.weights).max())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes=SIZES)
 def test_a_run_that_is_as_foreseen_changes_nothing(sizes):
     n, passages, seed = sizes

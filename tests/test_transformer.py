@@ -148,7 +148,7 @@ def test_reading_in_chunks_with_a_cache(
 loaded = cache(wherefrom.load)  # hypothesis prints a failing test's arguments: a folder is short, a model is not
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_what_comes_later_changes_nothing_before(small_folder: Path, data: st.DataObject) -> None:
     length = data.draw(st.integers(2, 90), label="length")

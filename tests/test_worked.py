@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from by_hand import MASKS, keeping, random_call
+from by_hand import MASKS, keeping, random_call, recording_of
 from wherefrom import InputError, attend
 from wherefrom.mask import Mask
 from wherefrom.questions import row_of_weights
+from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import KINDS, kind_of
 from wherefrom.questions.moved import lengths_of, moved
 from wherefrom.questions.worked import worked_row
@@ -103,8 +104,12 @@ def test_a_destination_without_a_row_moves_nothing_and_is_marked() -> None:
     [
         ({"first": 0.7, "previous": 0.1, "distance": 40.0}, "sink", "70% of its weight lies on the first token"),
         ({"first": 0.6, "previous": 0.31, "distance": 40.0}, "previous", "31% of its weight lies on the token before"),
-        ({"induction": 0.3, "previous": 0.5, "distance": 9.0}, "induction", "30% of its weight lies on what followed"),
-        ({"duplicate": 0.5, "self": 0.4, "distance": 9.0}, "duplicate", "on the same token before"),
+        (
+            {"induction": 0.3, "previous": 0.5, "distance": 9.0},
+            "induction",
+            "30% of the weight of the 7 repeated tokens lies on what followed",
+        ),
+        ({"duplicate": 0.5, "self": 0.4, "distance": 9.0}, "duplicate", "repeated tokens lies on the same ones before"),
         ({"self": 0.4, "distance": 9.0}, "itself", "on itself"),
         ({"first": 0.49, "distance": 8.0}, "local", "its weight lies 8.0 tokens back on the mean"),
         ({"first": 0.49, "distance": 8.1}, "broad", "its weight lies 8.1 tokens back"),
@@ -112,10 +117,21 @@ def test_a_destination_without_a_row_moves_nothing_and_is_marked() -> None:
     ],
 )
 def test_a_head_is_named_by_where_most_of_its_weight_lies(figures: Any, kind: str, why: str) -> None:
-    found = kind_of(figures)
+    found = kind_of(figures, 7)
     assert found.name == kind
     assert why in found.why
     assert kind in KINDS
+
+
+def test_no_head_is_named_by_what_a_few_repeated_tokens_read() -> None:
+    figures = {"induction": 0.9, "duplicate": 0.9, "first": 0.6, "distance": 9.0}
+    assert [kind_of(figures, repeats).name for repeats in (0, 4, 5)] == ["sink", "sink", "induction"]
+
+
+def test_repeats_are_the_destinations_whose_token_came_before() -> None:
+    call = random_call(MASKS["causal"])
+    assert repeats_of(recording_of(call, letters="abcabca"), call) == 4
+    assert repeats_of(recording_of(call, letters="abcdefg"), call) == 0
 
 
 def test_kinds_use_the_names_of_figures() -> None:

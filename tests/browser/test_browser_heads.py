@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 import wherefrom
 from see import chosen, colours, in_address, panel
 from stage import TALK, TALK_TOKENS, Served
+from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 
 
@@ -23,12 +24,14 @@ def heads(page: Page, server: Served):
 
 @pytest.fixture(scope="module")
 def rows(shelf):
-    return list(wherefrom.heads(wherefrom.open_recording(shelf / f"{TALK}.wherefrom")))
+    recording = wherefrom.open_recording(shelf / f"{TALK}.wherefrom")
+    repeats = repeats_of(recording, recording.call(0))
+    return [{**row, "kind": kind_of(row, repeats)} for row in wherefrom.heads(recording)]
 
 
 def test_every_head_is_drawn_and_named_by_its_kind(heads, rows) -> None:
     for row in rows:
-        name = f"Layer {row['layer']}, head {row['head']}: {kind_of(row).name}"
+        name = f"Layer {row['layer']}, head {row['head']}: {row['kind'].name}"
         picture = heads.get_by_role("button", name=name, exact=True)
         expect(picture).to_be_visible()
         assert colours(picture.locator("canvas")) > 3
@@ -40,7 +43,7 @@ def test_a_head_is_chosen_and_told(page: Page, heads, rows) -> None:
     expect(heads.get_by_role("button", name="Layer 0, head 4")).to_have_attribute("aria-pressed", "true")
     expect(panel(page, "Map")).to_contain_text("layer 0, head 4")
     expect(heads.locator(".thumb")).to_have_count(18)
-    kind = kind_of(next(row for row in rows if (row["layer"], row["head"]) == (0, 4)))
+    kind = next(row for row in rows if (row["layer"], row["head"]) == (0, 4))["kind"]
     page.mouse.move(5, 5)
     expect(heads.locator(".told")).to_contain_text(f"0.4 {kind.name} {kind.why}")
     heads.get_by_role("button", name="Layer 2, head 1").hover()
@@ -69,7 +72,7 @@ def test_heads_are_ranked_by_a_figure(page: Page, heads, rows) -> None:
 
 
 def test_heads_are_filtered_by_kind(heads, rows) -> None:
-    kinds = [kind_of(row).name for row in rows]
+    kinds = [row["kind"].name for row in rows]
     kind = kinds[0]
     button = heads.get_by_role("group", name="Show only heads of a kind").get_by_role("button", name=kind)
     expect(button).to_contain_text(str(kinds.count(kind)))

@@ -150,7 +150,6 @@ def heads(
     recording = check_recording(recording)
     scope = checked_scope(recording, layer, head, "self", part, repeat)
     asked = list(scope.calls(recording))
-    texts = {id(call): recording.texts_of(call)[1] for call, _ in asked}
     pairs = [(call, own) for call, own in asked if _reads_itself(call) and _is_whole(recording, call)]
     calls = [call for call, _ in pairs]
     if not calls:
@@ -160,10 +159,9 @@ def heads(
             given=f"{len(asked)} call{'s' * (len(asked) != 1)} of which none does",
             way_out="Record the pass of a decoder or an encoder over a text.",
         )
-    ids = texts[id(calls[0])].ids
-    repeats = 0 if is_numbered(texts[id(calls[0])]) else int(_codes(ids, len(ids))[1].sum())
+    repeats = repeats_of(recording, calls[0])
     again, sinks = any(call.repeat for call in calls), any(call.sinks is not None for call in calls)
-    columns = (*_columns(len(ids), repeats), *([SINK] if sinks else []), *([REPEAT] if again else []))
+    columns = (*_columns(calls[0].sources, repeats), *([SINK] if sinks else []), *([REPEAT] if again else []))
     chosen = _Choice.of(columns, sort, where, top)
     rows, empty = [], 0
     for done, (call, own) in enumerate(pairs):
@@ -282,6 +280,15 @@ def _place(columns: Sequence[Column], name: str) -> int:
             name=name,
         )
     return names.index(name)
+
+
+def repeats_of(recording: Recording, call: Call) -> int:
+    """Return how many destinations of a call hold a token that came before: duplicate and induction are about them.
+
+    Of positions without a text none does.
+    """
+    text = recording.texts_of(call)[1]
+    return 0 if is_numbered(text) else int(_codes(text.ids, len(text.ids))[1].sum())
 
 
 def _codes(ids: ArrayLike, length: int) -> tuple[Ints, Bools]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from wherefrom.scans.contract import OF_SAME_TOKEN
+
 SHARES = {
-    "induction": "on what followed the same token before",
+    "induction": "on what followed them before",
     "previous": "on the token before",
-    "duplicate": "on the same token before",
+    "duplicate": "on the same ones before",
     "self": "on itself",
     "first": "on the first token",
 }
@@ -21,6 +23,8 @@ TELLING = 0.3
 """From this mean share on a head is of that kind;"""
 RESTS = 0.5
 """of the first token from this one on: nearly every head rests there a little."""
+REPEATS = 5
+"""Of fewer destinations whose token came before a mean says little: no head is named by what they read."""
 NEAR = 8.0
 """A head whose weights lie at most so many tokens back on the mean is local."""
 NAMES = {"first": "sink", "self": "itself"}
@@ -39,20 +43,26 @@ class Kind(NamedTuple):
     why: str
 
 
-def kind_of(figures: Mapping[str, float | None]) -> Kind:
+def kind_of(figures: Mapping[str, float | None], repeats: int) -> Kind:
     """Return the kind of a head.
 
     A mean share of 0.3 or more of its rows on what followed the same token before, on the token before, on the same
-    token before or on itself names it, in that order; then one of 0.5 or more on the first token. Of the others those
-    whose weights lie at most eight tokens back on the mean are local, the rest broad.
+    token before or on itself names it, in that order; then one of 0.5 or more on the first token. The first and third
+    are means over the destinations whose token came before, and name a head where there are five or more. Of the
+    others those whose weights lie at most eight tokens back on the mean are local, the rest broad.
 
     Args:
         figures: as `wherefrom.heads` names them: shares, and "distance" in tokens; None where there is none.
+        repeats: how many destinations hold a token that came before, see `wherefrom.questions.figures.repeats_of`.
     """
     for name, words in SHARES.items():
         share = figures.get(name)
-        if share is not None and share >= (RESTS if name == "first" else TELLING):
-            return Kind(NAMES.get(name, name), f"{share:.0%} of its weight lies {words}")
+        again = name in OF_SAME_TOKEN
+        if share is None or share < (RESTS if name == "first" else TELLING) or (again and repeats < REPEATS):
+            continue
+        if again:
+            return Kind(name, f"{share:.0%} of the weight of the {repeats:,} repeated tokens lies {words}")
+        return Kind(NAMES.get(name, name), f"{share:.0%} of its weight lies {words}")
     distance = figures.get("distance")
     if distance is None:
         return Kind("unknown", "no destination of this text tells")

@@ -21,6 +21,7 @@ from wherefrom.questions import heads, sources
 from wherefrom.questions.answer import Column
 from wherefrom.questions.asked import sink_share
 from wherefrom.questions.exact import permitted_pairs
+from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap, Tile
 from wherefrom.readable import LEFT_TO_RIGHT_MARK, printable, readable
@@ -54,8 +55,8 @@ MARK_WORDS = {
 WHAT_A_KIND_IS = (
     "A kind says where most of a head's weight lies in this text: 30 % or more of its rows, on the mean, on what "
     "followed the same token before (induction), on the token before, on the same token before (duplicate) or on "
-    "itself; else half of it on the first token (sink); else local, at most eight tokens back, or broad. It does not "
-    "say what the head is for."
+    "itself; else half of it on the first token (sink); else local, at most eight tokens back, or broad. Induction and "
+    "duplicate are about repeated tokens, five at least. It does not say what the head is for."
 )
 TEXT_CELLS, TEXT_SIZE, TEXT_LINE = 84, 14.0, 25.0
 MOST_TOKENS = 1200
@@ -157,8 +158,9 @@ def figure_of_heads(
     sheet = _Sheet(f"Heads by {by}: {recording.model.name}, {count(len(recording), 'token')}")
     boxes = _grid(sheet, recording, part, list(rows))
     if by == "kind":
+        repeats = repeats_of(recording, recording.calls_of("self", part)[0])
         kinds = {
-            place: kind_of({name: value for name, value in row.items() if isinstance(value, int | float)}).name
+            place: kind_of({name: own for name, own in row.items() if isinstance(own, int | float)}, repeats).name
             for place, row in rows.items()
         }
         for place, kind in kinds.items():

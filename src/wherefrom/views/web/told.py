@@ -23,6 +23,7 @@ from wherefrom.questions import column_of_weights, row_of_weights, window_of_wei
 from wherefrom.questions import heads as heads_of
 from wherefrom.questions.asked import exactness_of, sink_share
 from wherefrom.questions.exact import Masked, permitted_pairs
+from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import Kind, kind_of
 from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap
 from wherefrom.questions.moved import lengths_of, moved
@@ -270,7 +271,8 @@ def heads(recording: Recording, index: int) -> Message:
         rows, names = _figures(recording, call)
     except InputError as error:
         return Message({"heads": list(call.head_numbers), "whole": False, "why_not": str(error)})
-    kinds = [NO_KIND if call.kind != "self" else kind_of(row) for row in rows]
+    repeats = repeats_of(recording, call) if call.kind == "self" else 0
+    kinds = [NO_KIND if call.kind != "self" else kind_of(row, repeats) for row in rows]
     level = next(level for level in zoom if max(level.largest.shape[1:]) <= THUMB)
     facts = {
         "heads": list(call.head_numbers),
