@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import wherefrom
-from by_hand import MASKS, keeping, random_call, recording_of
+from by_hand import MASKS, call_of, keeping, random_call, recording_of
 from command_line import Ended, typed
 from recordings import tokens_of
 from wherefrom import InputError, save_recording
@@ -23,7 +23,7 @@ from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import HeadMap
 from wherefrom.recording import Recording
 from wherefrom.views import picture
-from wherefrom.views.colours import BEHIND_TEXT, kind_colours, oklch, ramp
+from wherefrom.views.colours import BEHIND_TEXT, QUIET, kind_colours, oklch, ramp
 from wherefrom.views.figures import SIGNS, figure_of_heads, figure_of_map, figure_of_text
 from wherefrom.views.picture import Area, Frame, Picture, Words
 
@@ -110,6 +110,35 @@ def test_what_was_not_recorded_is_dotted_and_a_sink_has_its_strip() -> None:
         assert found == ramp()[int(share / most * 255 + 0.5)]
     assert f"0 to {most:.3g}, the largest here" in " ".join(sinks.notes)
     assert "The strip on the left is the sink's share of each row, which is no token's." in sinks.notes
+
+
+def greys(drawn: Picture) -> list[bool]:
+    return [shape.colour == QUIET for shape in drawn.shapes if isinstance(shape, Words) and shape.font == picture.MONO]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_token_is_grey_where_none_of_the_chosen_heads_may_read_it(order: int) -> None:
+    calls = [random_call(MASKS["window of 1"]), random_call(MASKS["causal"])][::order]
+    both = recording_of(*(replace(call, layer=layer) for layer, call in enumerate(calls)))
+    assert greys(figure_of_text(both)) == [False] * 7
+    assert greys(figure_of_text(both, 3)) == [False] * 4 + [True] * 3
+    window = 0 if order == 1 else 1
+    assert greys(figure_of_text(both, layer=window)) == [True] * 6 + [False]
+    per_head = recording_of(random_call(MASKS["another map a head"]))
+    for head in range(6):
+        may = MASKS["another map a head"].explicit
+        assert may is not None
+        assert greys(figure_of_text(per_head, layer=0, head=head)) == (~may[head, 6]).tolist()
+
+
+@pytest.mark.parametrize("length", [7, 300])
+def test_where_a_sink_has_all_there_is_a_picture_of_zeros(length: int) -> None:
+    q = np.ones((2, length, 4), np.float32)
+    empty = recording_of(call_of(q, q, sinks=np.full(2, 300, np.float32)), letters="a" * length)
+    for drawn in (figure_of_map(empty, 0, 0), figure_of_text(empty), figure_of_heads(empty)):
+        assert "<svg" in drawn.svg()
+    if length > 256:  # of fewer the strip shows the sink's shares, and the scale runs to them
+        assert any("linear, 0 to 1, though all are 0" in note for note in figure_of_map(empty, 0, 0).notes)
 
 
 def test_heads_by_kind_and_by_a_figure(recording: Recording) -> None:

@@ -19,13 +19,13 @@ from wherefrom.checks import check_index
 from wherefrom.errors import InputError
 from wherefrom.questions import heads, sources
 from wherefrom.questions.answer import Column
-from wherefrom.questions.asked import sink_share
+from wherefrom.questions.asked import checked_scope, sink_share
 from wherefrom.questions.exact import permitted_pairs
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap, Tile
 from wherefrom.readable import LEFT_TO_RIGHT_MARK, printable, readable
-from wherefrom.recording import Recording, check_recording, gaps_in_words
+from wherefrom.recording import Call, Recording, check_recording, gaps_in_words
 from wherefrom.spans import Tokens
 from wherefrom.views import picture
 from wherefrom.views.cells import count, fitted, own_texts, shortened
@@ -97,7 +97,7 @@ def figure_of_map(
     sinks = call.sinks is not None and tile.block == 1 and call.all_rows
     shares = np.asarray(sink_share(call, head, range(call.destinations) if sinks else range(0)), np.float32)
     most = float(np.nanmax(values)) if (tile.marks == WEIGHTS).any() else 1.0
-    most = max(most, float(shares.max(initial=0.0)))
+    most, largest = _scale(max(most, float(shares.max(initial=0.0))))
     rows, columns = values.shape
     cell = max(2.0, min(LARGEST_CELL, MAP_SIDE // max(rows, columns)))
     named = tile.block == 1 and cell >= NAMED_FROM
@@ -123,7 +123,7 @@ def figure_of_map(
     sheet.note(f"{DIRECTION} Mask: {call.mask.describe()}.")
     sheet.note(
         f"{block if tile.block > 1 else ''}Colour: weight, the share of the destination's row, linear, 0 to "
-        f"{most:.3g}, the largest here; nothing is clipped."
+        f"{most:.3g}, {largest}; nothing is clipped."
     )
     if sinks:
         sheet.note("The strip on the left is the sink's share of each row, which is no token's.")
@@ -241,19 +241,19 @@ def figure_of_text(
     """
     scope = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
     answer = sources(recording, destination, top=sys.maxsize, **scope)  # type: ignore[arg-type]
-    calls = [call for call in recording.calls_of(kind, part) if layer in (None, call.layer)]
-    readers, tokens = recording.texts_of(calls[0])
-    last = min(recording.last_position(calls[0].part), calls[0].destinations - 1)
+    chosen = list(checked_scope(recording, **scope).calls(recording))  # type: ignore[arg-type]
+    first = chosen[0][0]
+    readers, tokens = recording.texts_of(first)
+    last = min(recording.last_position(first.part), first.destinations - 1)
     at = last if destination is None else check_index("position", destination, len(readers))
     weights = np.zeros(len(tokens))
     for row in answer:
         weights[_whole(row["source"])] = row["weight"]
-    numbers = calls[0].head_numbers
-    allowed = permitted_pairs(calls[0], numbers[0], range(at, at + 1), range(len(tokens)))[0]
+    allowed = np.any([_may_read(call, head, at) for call, its_heads in chosen for head in its_heads], axis=0)
     own = kind == "self"
     stop = min(len(tokens), max(MOST_TOKENS, at + 1)) if own else min(len(tokens), MOST_TOKENS)
     shown = range(max(0, stop - MOST_TOKENS), stop)
-    most = float(weights[shown.start : shown.stop].max(initial=0.0)) or 1.0
+    most, largest = _scale(float(weights[shown.start : shown.stop].max(initial=0.0)))
     sheet = _Sheet(f"What position {at}, {shortened(readers[at].label)}, reads")
     pieces = 0
     for position, whole, piece, box in _flow(tokens, shown, sheet):
@@ -271,8 +271,8 @@ def figure_of_text(
     sheet.legend(most, "weight", colours=ramp(BEHIND_TEXT))
     sheet.note(answer.question)
     sheet.note(
-        f"Colour behind a source: its weight, the share of the destination's row, linear, 0 to {most:.3g}, the largest "
-        f"here; nothing is clipped. {'Framed: the position that reads. ' if own else ''}"
+        f"Colour behind a source: its weight, the share of the destination's row, linear, 0 to {most:.3g}, {largest}; "
+        f"nothing is clipped. {'Framed: the position that reads. ' if own else ''}"
         f"{'Boxed: a later piece of the character before, or a mark without characters. ' if pieces else ''}"
         f"{'Grey: it may not read this.' if not allowed[shown.start : shown.stop].all() else ''}"
     )
@@ -282,6 +282,17 @@ def figure_of_text(
             f"Not shown: {len(tokens) - len(shown):,} of {len(tokens):,} tokens, with {beside:.3g} of the weight."
         )
     return sheet.done(recording, answer.exactness, answer.left_out)
+
+
+def _may_read(call: Call, head: int, at: int) -> NDArray[np.bool_]:
+    """Return which sources [S] a destination may read."""
+    permitted: NDArray[np.bool_] = permitted_pairs(call, head, range(at, at + 1), range(call.sources))[0]
+    return permitted
+
+
+def _scale(most: float) -> tuple[float, str]:
+    """Return what a scale that begins at 0 runs to, and what that is in words."""
+    return (most, "the largest here") if most > 0 else (1.0, "though all are 0")
 
 
 def _called(recording: Recording, layer: int, kind: str, part: str, repeat: int) -> str:
