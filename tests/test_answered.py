@@ -384,6 +384,7 @@ def test_rank_correlation_on_paper() -> None:
     assert math.isnan(spearman([1, 1, 1], [1, 2, 3]))
 
 
+@pytest.mark.long
 def test_a_model_of_transformers_tells_the_same(traced: AnswerTrace) -> None:
     theirs = wherefrom.load(default_folder(), library="transformers")
     found = wherefrom.trace_answer(theirs, FACTS + QUESTION, "Rome", by=MARKS, budget=14)
@@ -477,6 +478,7 @@ def test_the_command_prints_what_python_gives(small: LanguageModel, small_folder
     assert ended.out.count("by gradient:") == 1
 
 
+@pytest.mark.long
 def test_where_all_passages_can_be_taken_away_alone_they_are(model: LanguageModel) -> None:
     """Each of them and four runs more; a smaller budget takes the three strongest away and random halves."""
     many, few = (wherefrom.trace_answer(model, PROMPT, " Rome", by=MARKS, budget=budget) for budget in (14, 6))

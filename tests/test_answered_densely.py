@@ -54,6 +54,8 @@ CASES: list[tuple[Any, int, int, dict[str, Any]]] = [
     (code, 3, 2, {"how": "deletion", "budget": FEW, "by": "line", "unit": "log-probability"}),
     (code, 4, 2, {"how": "total", "budget": FEW, "by": "line"}),
 ]
+ALWAYS = (0, 3, 4, 8, 9, 12, 16)
+"""Cases that have every way, unit, choice of heads and kind of answer between them."""
 
 
 @dataclass
@@ -297,7 +299,11 @@ def close(found: Any, expected: Any, largest: float | None = None, rounding: flo
     return bool(np.abs(found - expected).max() <= CLOSE * size + rounding)
 
 
-@pytest.mark.parametrize(("family", "seed", "sources", "how"), CASES, ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(
+    ("family", "seed", "sources", "how"),
+    [case if number in ALWAYS else pytest.param(*case, marks=pytest.mark.long) for number, case in enumerate(CASES)],
+    ids=lambda one: getattr(one, "__name__", None),
+)
 def test_every_number_of_a_trace(
     smollm: wherefrom.LanguageModel,
     dense: Dense,

@@ -44,6 +44,7 @@ def told(trace: AnswerTrace, **how: Any) -> str:
     return " ".join(" ".join(line.plain for line in answer_lines(trace, **how)).replace("\u00a0", " ").split())
 
 
+@pytest.mark.long
 def test_two_parts_that_say_the_same_are_not_said_to_speak_against_the_answer(twice: AnswerTrace) -> None:
     assert twice.measured[0] < 0.1 > abs(twice.measured[2])  # alone neither is missed
     assert set(twice.disputed) == {0, 2}
@@ -97,6 +98,7 @@ def test_the_first_token_is_named_where_its_passage_mattered(model: LanguageMode
     assert "no gate, and a passage" not in told(twice)
 
 
+@pytest.mark.long
 def test_too_few_parts_are_not_blamed_on_the_budget(model: LanguageModel) -> None:
     trace = wherefrom.trace_answer(model, FACTS, "Rome", question=QUESTION, by=["Rome", "Oslo"], budget=30)
     assert trace.runs < 8

@@ -447,7 +447,10 @@ def test_as_a_process_with_bytes_that_are_not_utf8(small_folder):
     assert err.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["trace", "generate", "example", "--help", "trace --help"])
+@pytest.mark.parametrize(
+    "verb",
+    ["trace", pytest.param("generate", marks=pytest.mark.long), "example", "--help", "trace --help"],
+)
 def test_as_a_process_whose_reader_has_gone(small_folder, verb):
     model = [TEXT, "--model", str(small_folder)] if verb in {"trace", "generate"} else []
     with started(*verb.split(), *model) as process:
@@ -471,7 +474,15 @@ def in_shell(redirection, *arguments):
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
 @pytest.mark.parametrize(
-    "arguments", [["trace", TEXT], ["trace", "--json", TEXT], ["generate", TEXT], ["example"], ["--help"]], ids=str
+    "arguments",
+    [
+        ["trace", TEXT],
+        pytest.param(["trace", "--json", TEXT], marks=pytest.mark.long),
+        pytest.param(["generate", TEXT], marks=pytest.mark.long),
+        ["example"],
+        ["--help"],
+    ],
+    ids=str,
 )
 def test_output_that_cannot_be_written(small_folder, redirection, arguments):
     model = ["--model", small_folder] if TEXT in arguments else []

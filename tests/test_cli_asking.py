@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -299,6 +300,7 @@ TABLES = "expected a name that ends in .parquet, .csv or .json, got"
         (("weights", "one.wherefrom", "--layer", 0, "--head", 0, "--out", "there.csv"), "replace it with --overwrite."),
         (("diff", "one.wherefrom", "text.wherefrom", "--out", "no/x.csv"), "expected a folder that is there, got none"),
         (("received", "one.wherefrom", "--out", "folder.csv"), "expected a file's place, got a folder."),
+        (("received", "one.wherefrom", "--out", "pipe.csv", "--overwrite"), "got something else: a device, a pipe"),
         (("received", "one.wherefrom", "--out", f"{'x' * 300}.csv"), "File name too long"),
         (("heads", "missing.wherefrom"), "missing.wherefrom: the recording: expected a folder with a recording, got"),
         (("sources", "there.csv"), "there.csv: the recording: expected a folder with a recording, got a file."),
@@ -344,6 +346,7 @@ TABLES = "expected a name that ends in .parquet, .csv or .json, got"
 def test_what_is_refused(ask: Any, tmp_path: Path, arguments: Any, sentence: str, as_json: bool) -> None:
     (tmp_path / "there.csv").write_text("mine")
     (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
     before = seen(tmp_path)
     refused(ask(*arguments, *["--json"] * as_json), sentence)
     assert seen(tmp_path) == before

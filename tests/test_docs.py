@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+LONG = ("carriers", "weights")
+"""Pages that go through many prompts: a minute each."""
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED_FILE = re.compile(r"`((?:src|docs|tests|examples|benchmarks|scripts)/[\w./-]+)`")
@@ -34,7 +36,11 @@ def broken_links(page: Path) -> list[str]:
     return [link for link, target in found.items() if not target.exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.long) if page.stem in LONG else page for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_a_page_prints_what_it_shows(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = run(page)
     assert results.attempted > 0

@@ -21,7 +21,6 @@ from wherefrom.views.forming import forming_lines
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-TRAINING = [name for name in NAMES if name != "kv_cache"]
 
 
 def imported(name: str) -> ModuleType:
@@ -52,18 +51,31 @@ def test_each_says_what_it_shows_and_how_it_is_run(name: str) -> None:
     assert set(NAMES) == {"induction", "kv_cache", "reverse_and_sort", "standard_library"}
 
 
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize(
+    ("name", "trained_here"),
+    [
+        pytest.param("induction", "formed", marks=pytest.mark.long),
+        ("reverse_and_sort", "solved"),
+        ("standard_library", "learnt"),
+    ],
+)
 @pytest.mark.parametrize("named", [True, False], ids=["in a folder", "nowhere"])
 def test_each_runs_as_a_script(
-    name: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    formed: Watched, solved: tuple[Any, Any], learnt: tuple[Any, Any, Path],
-) -> None:  # fmt: skip
+    name: str,
+    trained_here: str,
+    named: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
     """Its main, with the training itself put aside: what was trained here already is what it goes on with."""
     module, seen = imported(name), []
+    made = request.getfixturevalue(trained_here)
 
     def trained(*given: Any, **how: Any) -> Any:
         seen.append(given)
-        return {"induction": formed, "reverse_and_sort": solved, "standard_library": learnt[:2]}[name]
+        return made[:2] if name == "standard_library" else made
 
     monkeypatch.setattr(module, "watch" if name == "induction" else "learn", trained)
     if name == "reverse_and_sort":
@@ -80,8 +92,8 @@ def test_each_runs_as_a_script(
         assert out.splitlines()[-6].split() == ["nats", "reverse", "3", "1", "4", "2", "5", "<end>"]
         assert (tmp_path / "a" / "run" / "model.safetensors").exists() == named
     else:
-        assert f"\n  this model  {learnt[0].validation_loss:.3f}\n" in out
-        assert f"\n  bigram      {learnt[1].bigram:.3f}\n" in out
+        assert f"\n  this model  {made[0].validation_loss:.3f}\n" in out
+        assert f"\n  bigram      {made[1].bigram:.3f}\n" in out
     if seen[0]:
         assert (seen[0][0] == tmp_path / "a" / "run") == named
 
@@ -96,6 +108,7 @@ def formed(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     return seen
 
 
+@pytest.mark.long
 def test_an_induction_head_forms(formed: Watched) -> None:
     figure = formed.of("induction")
     assert figure[:4].max() < 0.1  # for long nothing seems to happen
@@ -106,12 +119,14 @@ def test_an_induction_head_forms(formed: Watched) -> None:
     assert figure[-1, 0].max() < 0.1  # it needs a layer below it
 
 
+@pytest.mark.long
 def test_a_head_below_it_reads_the_token_before(formed: Watched) -> None:
     previous = formed.of("previous")
     assert previous[-1, 0, 0] > 2 * previous[0, 0, 0]
     assert previous[-1, 0, 0] > previous[-1, 1, 0]
 
 
+@pytest.mark.long
 def test_the_repeated_half_is_predicted_once_it_has_formed(formed: Watched) -> None:
     gain = formed.new_nats - formed.again_nats
     assert abs(gain[0]) < 0.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
@@ -184,6 +185,19 @@ def test_what_cannot_be_measured_is_a_sentence(page: TestClient, recording: Reco
     assert page.get("/api/job", params={"job": "none"}).status_code == 400
     assert page.request("DELETE", "/api/job", params={"job": "none"}).status_code == 400
     assert page.post("/api/jobs", json=wish, headers={"origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("é", 'the token "é": expected exactly one token of this model, got 2'), ("x" * 201, "got 201 characters")],
+)
+def test_a_target_that_is_no_token_is_refused_with_what_the_page_can_do(
+    model: Any, recording: Recording, target: str, said: str
+) -> None:
+    measurer = ModelMeasurer(lambda: model)
+    with pytest.raises(InputError, match=re.escape(said)) as refused:
+        measurer.measure(recording, Wish(3, None, None, "self", "decoder", target), lambda *_: None)
+    assert refused.value.way_out.startswith("Ask for another token, or leave it empty for the likeliest")
 
 
 def test_without_the_recordings_model_the_page_is_told_why(model: Any, recording: Recording) -> None:

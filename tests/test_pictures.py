@@ -15,7 +15,7 @@ from PIL import Image
 import wherefrom
 from by_hand import MASKS, call_of, keeping, random_call, recording_of
 from command_line import Ended, typed
-from recordings import tokens_of
+from recordings import tokens_of, towers
 from wherefrom import InputError, save_recording
 from wherefrom.questions.asked import sink_share
 from wherefrom.questions.figures import repeats_of
@@ -129,6 +129,13 @@ def test_a_token_is_grey_where_none_of_the_chosen_heads_may_read_it(order: int) 
         may = MASKS["another map a head"].explicit
         assert may is not None
         assert greys(figure_of_text(per_head, layer=0, head=head)) == (~may[head, 6]).tolist()
+
+
+def test_of_several_executions_text_and_weights_are_of_the_one_that_was_named() -> None:
+    for repeat, patches in enumerate((9, 4)):
+        drawn = figure_of_text(towers(), part="vision", repeat=repeat)
+        assert len(greys(drawn)) == patches
+        assert any(f"position {patches - 1} " in note for note in drawn.notes)
 
 
 @pytest.mark.parametrize("length", [7, 300])

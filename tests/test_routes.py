@@ -464,6 +464,7 @@ def alone(found: RouteTrace, twin: Twin, rows: range, without: Any, then: int | 
     return edits
 
 
+@pytest.mark.long
 def test_the_passage_with_the_largest_gate_is_found_where_none_is_given(smollm: LanguageModel) -> None:
     found = wherefrom.trace_routes(smollm, FACTS, "Rome", question=QUESTION)
     assert found.passage.label == "Clara lives in Rome."
@@ -533,6 +534,7 @@ def test_a_depth_without_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.measured >= 1
 
 
+@pytest.mark.long
 def test_a_model_of_transformers_has_the_same_routes(smollm: LanguageModel) -> None:
     from wherefrom.model.store import default_folder
 

@@ -86,6 +86,8 @@ def varied(clauses: int) -> str:
 
 
 PROMPTS = (*SHORT, varied(34), varied(88))
+ALWAYS = (*range(0, 48, 6), 48)
+"""Every kind of prompt, and a long one."""
 WATCHED = (SHORT[0], SHORT[16], SHORT[28], SHORT[38], SHORT[41])
 
 
@@ -118,7 +120,10 @@ def test_fifty_different_prompts(smollm: wherefrom.LanguageModel) -> None:
     assert max(lengths[:-2]) <= 120
 
 
-@pytest.mark.parametrize("number", range(50))
+@pytest.mark.parametrize(
+    "number",
+    [number if number in ALWAYS else pytest.param(number, marks=pytest.mark.long) for number in range(len(PROMPTS))],
+)
 def test_logits_are_those_of_transformers(
     smollm: wherefrom.LanguageModel, llama: transformers.LlamaForCausalLM, number: int
 ) -> None:

@@ -36,7 +36,7 @@ def check_file(path: Path | None, endings: Sequence[str], *, overwrite: bool, na
         named: the option or argument that names it.
 
     Raises:
-        InputError: another ending, no such folder, or something there.
+        InputError: another ending, no such folder, a device, or something there.
     """
     if path is None:
         return
@@ -52,6 +52,8 @@ def check_file(path: Path | None, endings: Sequence[str], *, overwrite: bool, na
         _refuse(named, path, "a folder that is there", f"none at {parent}", "Make it first, or choose another path.")
     if folder:
         _refuse(named, path, "a file's place", "a folder", ELSEWHERE)
+    if there and not path.is_file():  # a device would be replaced by a file, for everybody
+        _refuse(named, path, "a file's place", "something else: a device, a pipe or a socket", ELSEWHERE)
     if there and not overwrite:
         _refuse(named, path, "nothing there yet", "a file", "Choose another path, or replace it with --overwrite.")
 

@@ -14,6 +14,11 @@ from wherefrom.views.web.jobs import Progress, Wish
 from wherefrom.views.web.measured import measured
 from wherefrom.views.web.wire import Message
 
+MOST_LETTERS = 200
+ANOTHER_TARGET = (
+    "Ask for another token, or leave it empty for the likeliest; `wherefrom trace --target-id` takes a token by its id."
+)
+
 
 class ModelMeasurer:
     """Measures recordings of one model.
@@ -80,6 +85,15 @@ class ModelMeasurer:
             wish.kind,
             None if wish.part == recording.model.part else wish.part,
         )
-        return measured(
-            evidence_at(self.model(), recording, wish.destination, target=wish.target, scope=scope, progress=progress)
-        )
+        if wish.target is not None and len(wish.target) > MOST_LETTERS:
+            raise InputError(
+                "the target", expected="one token", given=f"{len(wish.target):,} characters", way_out=ANOTHER_TARGET
+            )
+        model, at = self.model(), wish.destination
+        try:
+            return measured(evidence_at(model, recording, at, target=wish.target, scope=scope, progress=progress))
+        except InputError as error:
+            if "pieces" not in error.facts:
+                raise
+            said = {"expected": error.expected, "given": error.given, "way_out": ANOTHER_TARGET}
+            raise InputError(error.what, **said, **error.facts) from error

@@ -10,6 +10,8 @@ export interface Points {
   /** Points that the axis does not reach stand at its edge, as notches. */
   readonly clipped: Uint8Array;
   readonly chosen: number | null;
+  /** Lines from points to their names. */
+  readonly leaders: readonly (readonly [x0: number, y0: number, x1: number, y1: number])[];
 }
 
 export interface Frame {
@@ -42,6 +44,14 @@ export function drawPoints(canvas: HTMLCanvasElement, width: number, height: num
   for (const { at } of frame.up) pen.fillRect(0, Math.round(at), width, 1);
   pen.fillStyle = frame.strong;
   pen.fillRect(0, Math.round(frame.zero), width, 1);
+  pen.strokeStyle = frame.strong;
+  pen.lineWidth = 1;
+  for (const [x0, y0, x1, y1] of points.leaders) {
+    pen.beginPath();
+    pen.moveTo(x0, y0);
+    pen.lineTo(x1, y1);
+    pen.stroke();
+  }
   points.xs.forEach((x, at) => {
     pen.fillStyle = points.colours[at] ?? frame.strong;
     pen.beginPath();

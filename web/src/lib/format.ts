@@ -20,6 +20,13 @@ export function digits(value: number | null, count = 3): string {
   return signed(value.toPrecision(count).includes("e") ? WHOLE.format(value) : value.toPrecision(count));
 }
 
+/** Two digits that count, for narrow columns: 0.0031, 3.9e−10. */
+export function brief(value: number): string {
+  const size = Math.abs(value);
+  if (value === 0 || (size >= 1e-4 && size < 1e6)) return digits(value, 2);
+  return value.toExponential(1).replace("e+", "e").replaceAll("-", MINUS);
+}
+
 /** A share of 1 as a percentage: 54 %, 0.31 %, < 0.01 %. */
 export function percent(share: number | null): string {
   if (share === null || Number.isNaN(share)) return "none";

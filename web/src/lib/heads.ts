@@ -25,6 +25,21 @@ export const KIND_WORDS: Record<Kind, string> = {
   unknown: "not scanned, or none of the named kinds",
 };
 
+/** What heads are ordered by, in words; another figure is called by its name. */
+export const FIGURE_WORDS: Readonly<Record<string, string>> = {
+  entropy: "entropy of the weights",
+  effective: "sources read, if evenly",
+  largest: "largest weight",
+  first: "weight on the first token",
+  self: "weight on itself",
+  previous: "weight on the token before",
+  duplicate: "weight on the same token before",
+  induction: "weight on what followed before",
+  largest_score: "largest score",
+  distance: "tokens back",
+  sink: "the sink's share",
+};
+
 export interface Head {
   readonly call: number;
   readonly layer: number;

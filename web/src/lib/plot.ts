@@ -66,9 +66,13 @@ export interface Name {
   readonly left: number;
   /** The middle of its line. */
   readonly middle: number;
+  /** A line from the point to the name; null: the name stands right beside it. */
+  readonly leader: readonly [x0: number, y0: number, x1: number, y1: number] | null;
 }
 
 const BESIDE = 7;
+
+type Place = Omit<Name, "leader"> & { readonly width: number };
 
 /** Where a name may stand, in lines above or below its point. */
 const LINES = [0, -0.8, 0.8, -1.6, 1.6];
@@ -78,7 +82,7 @@ const LINES = [0, -0.8, 0.8, -1.6, 1.6];
  * name, or out of the frame, is left out.
  */
 export function namesOf(points: readonly Named[], all: Places, line: number, width: number, height: number): Name[] {
-  const found: (Name & { readonly width: number })[] = [];
+  const found: Place[] = [];
   const covered = (left: number, wide: number, middle: number): number => {
     let count = 0;
     for (let at = 0; at < all.xs.length; at += 1) {
@@ -90,7 +94,7 @@ export function namesOf(points: readonly Named[], all: Places, line: number, wid
   points.forEach((point, at) => {
     const apart = (left: number, middle: number): boolean =>
       found.every((other) => Math.abs(other.middle - middle) >= line || left > other.left + other.width + 3 || other.left > left + point.width + 3);
-    let best: (Name & { readonly width: number }) | null = null;
+    let best: Place | null = null;
     let least = Infinity;
     for (const lines of LINES) {
       const middle = Math.max(line / 2, Math.min(height - line / 2, point.y + lines * line));
@@ -102,7 +106,10 @@ export function namesOf(points: readonly Named[], all: Places, line: number, wid
     }
     if (best) found.push(best);
   });
-  return found.map(({ at, left, middle }) => ({ at, left, middle }));
+  return found.map(({ at, left, middle, width: wide }) => {
+    const { x, y } = points[at] ?? { x: left, y: middle };
+    return { at, left, middle, leader: Math.abs(middle - y) < line / 2 ? null : [x, y, left > x ? left : left + wide, middle] };
+  });
 }
 
 /** The point nearest to a place, no further than `reach`; null: none. */

@@ -110,8 +110,8 @@ export class Explorer {
   }
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */
-  open(run: string | null): void {
-    this.choose({ run, beside: null, page: "explore", call: null, every: false, head: null, destination: null, source: null, window: null, target: null });
+  open(run: string | null, every = false): void {
+    this.choose({ run, beside: null, page: "explore", call: null, every, head: null, destination: null, source: null, window: null, target: null });
   }
 
   /** Look at the recording beside another; null: which one is still to be chosen. */

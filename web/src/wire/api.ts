@@ -6,6 +6,12 @@ export type MeasuredLens = "attribution" | "knockout";
 export type Lens = RowLens | MeasuredLens;
 
 /** A recording on the shelf: with what is known of it, or with the sentence why it cannot be opened. */
+export interface RunsFacts {
+  readonly runs: readonly RunEntry[];
+  /** Whether the folder holds more than are listed. */
+  readonly more?: boolean;
+}
+
 export interface RunEntry {
   readonly key: string;
   readonly model?: string;
