@@ -187,7 +187,8 @@ def test_of_a_very_long_text_it_says_what_is_not_shown(monkeypatch: pytest.Monke
     row = next(iter(wherefrom.weights(long, layer=0, head=0, destinations=range(50, 51)).values))
     assert len(row) == 60
     beside = sum(r["weight"] for r in wherefrom.sources(long, 50, top=60) if r["source"] < 11)
-    assert f"Not shown: 20 of 60 tokens, with {beside:.3g} of the weight." in drawn.notes
+    assert f"Not shown: the first 11 and the last 9 of 60 tokens, with {beside:.3g} of the weight." in drawn.notes
+    assert not any("left out" in note for note in drawn.notes)
     shown = [shape for shape in drawn.shapes if isinstance(shape, Words) and shape.font == picture.MONO]
     assert len(shown) == 40
 

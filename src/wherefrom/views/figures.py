@@ -19,7 +19,7 @@ from wherefrom.checks import check_index
 from wherefrom.errors import InputError
 from wherefrom.questions import heads, sources
 from wherefrom.questions.answer import Column
-from wherefrom.questions.asked import checked_scope, sink_share
+from wherefrom.questions.asked import NOTHING_LEFT, checked_scope, sink_share
 from wherefrom.questions.exact import permitted_pairs
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
@@ -40,7 +40,8 @@ MAP_SIDE, LARGEST_CELL = 560.0, 24.0
 NAMED_FROM = 11.0
 """A map's cells of this size or more have the tokens' names beside them."""
 NAME_CELLS = 14
-LEAST_WIDTH = 460.0
+LEAST_WIDTH, WIDEST_TITLE = 460.0, 640.0
+TITLE_ADVANCE = TITLE * 0.6
 SIGNS = {
     "sink": "S", "previous": "P", "induction": "I", "duplicate": "D",
     "itself": "=", "local": "L", "broad": "B", "unknown": "?",
@@ -279,9 +280,17 @@ def figure_of_text(
     if len(shown) < len(tokens):
         beside = 1.0 - float(weights[shown.start : shown.stop].sum()) / (float(weights.sum()) or 1.0)
         sheet.note(
-            f"Not shown: {len(tokens) - len(shown):,} of {len(tokens):,} tokens, with {beside:.3g} of the weight."
+            f"Not shown: {_others(shown, len(tokens))} of {len(tokens):,} tokens, with {beside:.3g} of the weight."
         )
+        return sheet.done(recording, answer.exactness, answer.left_out.removeprefix(NOTHING_LEFT).strip())
     return sheet.done(recording, answer.exactness, answer.left_out)
+
+
+def _others(shown: range, length: int) -> str:
+    """Return which positions of a text are not among those shown, in words."""
+    parts = [f"the first {shown.start:,}"] if shown.start else []
+    parts += [f"the last {length - shown.stop:,}"] if shown.stop < length else []
+    return " and ".join(parts)
 
 
 def _may_read(call: Call, head: int, at: int) -> NDArray[np.bool_]:
@@ -384,7 +393,8 @@ class _Sheet:
 
     def __init__(self, title: str) -> None:
         self._title, self._shapes, self._notes = title, list[Shape](), list[str]()
-        self.x, self.y = MARGIN + LEAST_WIDTH, MARGIN + TITLE + 14
+        wide = min(WIDEST_TITLE, max(LEAST_WIDTH, TITLE_ADVANCE * len(title)))
+        self.x, self.y = MARGIN + wide, MARGIN + TITLE + 14
 
     def add(self, *shapes: Shape) -> None:
         self._shapes.extend(shapes)
@@ -436,6 +446,6 @@ class _Sheet:
             for line in textwrap.wrap(printable(note), letters):
                 self.add(Words(MARGIN, self.y + NOTE, line, size=NOTE, colour=QUIET))
                 self.take(0, self.y + LINE)
-        title = textwrap.wrap(printable(self._title), max(20, int((self.x - MARGIN) / (TITLE * 0.6))))
+        title = textwrap.wrap(printable(self._title), int((self.x - MARGIN) / TITLE_ADVANCE))
         self.add(Words(MARGIN, MARGIN + TITLE, title[0] + (" …" if len(title) > 1 else ""), size=TITLE, bold=True))
         return Picture(self._title, tuple(self._notes), self.x + MARGIN, self.y + MARGIN, tuple(self._shapes))
