@@ -213,7 +213,7 @@ def record(folder: Path, model: Path, *arguments: object) -> Ended:
 def test_a_text_is_recorded(small_folder: Path, small: wherefrom.LanguageModel, tmp_path: Path) -> None:
     ended = record(tmp_path, small_folder, TEXT, "--out", "r.wherefrom")
     assert (ended.code, ended.err) == (0, "")
-    first, written, size, checks = ended.out.splitlines()
+    first, written, size, checks, further = ended.out.splitlines()
     assert first.startswith("forecast     ")
     assert " for 19 tokens; " in first
     assert first.endswith(" free")
@@ -222,6 +222,7 @@ def test_a_text_is_recorded(small_folder: Path, small: wherefrom.LanguageModel, 
     assert size.startswith("             ")
     assert ", 19 tokens, 3 calls, recorded in " in size
     assert checks.startswith("self-checks  3 of 3 calls checked, largest error ")
+    assert further == "see it       wherefrom explore r.wherefrom"
     for call, other in zip(made.calls, wanted.calls, strict=True):
         assert np.array_equal(call.q, other.q)
         assert call.output is not None

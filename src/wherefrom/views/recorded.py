@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.cells import cell_len
@@ -267,6 +268,7 @@ def made_lines(facts: Mapping[str, Any], *, width: int = WIDTH) -> Iterator[Text
         said.append(("rounding", _rounding(facts["stored"])))
     if facts["gaps"]:
         said.append(("gaps", gaps_in_words(Gap(**gap) for gap in facts["gaps"])))
+    said.append(("see it", f"wherefrom explore {quote(facts['path'])}"))
     yield from _facts(said, width)
 
 
