@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import wherefrom
 from by_hand import MASKS, call_of, random_call, recording_of
 from wherefrom import InputError, Mask, Scope, attend, readers, sources, weights
 from wherefrom.questions import column_of_weights, row_of_weights, window_of_weights
-from wherefrom.questions.asked import mean_row
+from wherefrom.questions.asked import exactness_of, mean_row
+from wherefrom.questions.maps import HeadMap
 
 TEXT = "which byte was read by whom, and how much?!"  # 43 bytes, a token each
 
@@ -166,6 +168,23 @@ rows: destinations 1 to 2; columns: sources 0 to 2; share of the destination's r
 [[0.3333 0.6667 0.0000]
  [0.1111 0.2222 0.6667]]
 exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 12])
+def test_how_exact_it_is_follows_the_size_of_the_scores(size):
+    call = random_call(Mask(), length=60, head_size=16, seed=5)
+    call = replace(call, q=size * call.q, k=size * call.k)
+    exact = page(call)
+    call = replace(call, lse=exact.lse.filled(-np.inf).astype(np.float32))
+    said = exactness_of([call])
+    bound = float(re.search(r"\(about ([^)]+)\)", said)[1])
+    largest = float(np.abs(call.lse).max())
+    assert (bound > 1e-5) == (largest > 100)
+    off_by = max(
+        float(np.nanmax(np.abs(HeadMap(call, head).tile(0, 0, 0).largest - exact.weights[head].filled(0))))
+        for head in range(6)
+    )
+    assert off_by <= 2 * bound, (largest, off_by, bound)
 
 
 def test_a_window_as_text(paper, recording):

@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
 import wherefrom
-from see import panel
+from see import in_list, panel
 from stage import CHROMIUM, Served, served
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -86,7 +86,7 @@ def fill(folder: Path) -> Path:
 
 
 def listed(page: Page) -> None:
-    expect(page.get_by_role("button", name="council", exact=True)).to_be_visible()
+    expect(in_list(page, "council")).to_be_visible()
 
 
 def drawn(page: Page) -> None:

@@ -15,6 +15,11 @@ DRAWN = """canvas => {
 }"""
 
 
+def in_list(page: Page, key: str) -> Locator:
+    """The button in the list that opens a recording."""
+    return page.locator("button.run").filter(has=page.locator("b").get_by_text(key, exact=True))
+
+
 def text(page: Page) -> Locator:
     return page.get_by_role("listbox", name="Text").last
 

@@ -77,7 +77,7 @@ def test_random_edges_in_the_text_the_map_and_the_numbers(page: Page, server: Se
         go_to(page, source, THOUSANDS_TOKENS).hover()
         expect(detail(page)).to_contain_text(
             re.compile(
-                rf"^\s*{destination}\s.* reads from\s+{source}\s.* {digits(float(np.float32(value)), 3)}\s+{lens}\s"
+                rf"^\s*{destination}\s.* reads from\s+{source}\s.* {digits(float(np.float32(value)), 3)}\s+{lens}\s*$"
             )
         )
         if every:

@@ -7,8 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from see import chosen, in_address, option, panel, text, token
+from see import chosen, in_address, in_list, option, panel, text, token
 from stage import HOSTILE, HOSTILE_TOKENS, Served
+from watching import REFUSED
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +23,9 @@ def inert(page: Page):
 
 def test_in_the_list_and_the_title(page: Page, server: Served) -> None:
     page.goto(server.address)
-    own = page.get_by_role("button", name=HOSTILE, exact=True)
-    expect(own).to_have_text(HOSTILE)
+    own = in_list(page, HOSTILE)
+    expect(own.locator("b")).to_have_text(HOSTILE)
+    expect(own).to_contain_text(f"{HOSTILE} · {len(HOSTILE_TOKENS)} tokens")  # its model
     own.click()
     chosen(page, len(HOSTILE_TOKENS) - 1)
     expect(page).to_have_title(f"{HOSTILE} \u00b7 wherefrom")
@@ -48,6 +50,8 @@ def test_in_the_text_each_stands_in_its_place(page: Page, server: Served) -> Non
         assert all(box is not None and box["width"] > 2 for box in boxes)
     token(page, 0).click()
     expect(panel(page, "Text").locator(".next")).to_contain_text("</script>")
+    token(page, 8).click()
+    token(page, 0).hover()
     expect(panel(page, "Text").locator(".what")).to_contain_text("</script>")
 
 
@@ -79,6 +83,28 @@ def test_in_the_numbers_and_the_lesson(page: Page, server: Served) -> None:
     numbers.get_by_role("button", name="carry into the lesson").click()
     expect(page.get_by_text(f"{HOSTILE}, layer 1, head 2").first).to_be_visible()
     expect(page.get_by_role("main")).to_contain_text("中文")
+
+
+def test_in_the_evidence(page: Page, server: Served, watch) -> None:
+    watch.foresee(REFUSED)
+    page.goto(server.link(run=HOSTILE, call=1, head=2, to=9, side="evidence"))
+    evidence = panel(page, "Evidence")
+    row = evidence.get_by_role("row").filter(has=page.get_by_title("Choose source 0", exact=True))
+    expect(row).to_contain_text("</script")
+    expect(evidence).to_contain_text("中文")
+    expect(evidence).to_contain_text(f"the model that made the recording, {HOSTILE}")
+    page.goto(server.link(run=HOSTILE, call=1, head=2, to=8, side="evidence", target=HOSTILE))
+    expect(evidence).to_contain_text("the model that made the recording")
+
+
+def test_beside_another(page: Page, server: Served) -> None:
+    page.goto(server.link(page="compare", run=HOSTILE, beside="empty rows", call=0, head=0, to=6))
+    first = panel(page, f"A: {HOSTILE}")
+    expect(first.locator("[data-at='0']").first).to_contain_text("</script>")
+    expect(first).to_contain_text("中文")
+    expect(page.get_by_role("main")).to_contain_text("of the first 7 tokens differ")
+    page.get_by_role("button", name="swap").click()
+    expect(panel(page, f"B: {HOSTILE}")).to_be_visible()
 
 
 def test_in_a_link_to_what_is_not_there(page: Page, server: Served, watch) -> None:

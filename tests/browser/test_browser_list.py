@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from conftest import Open
-from see import chosen, in_address, option, panel, text, token
+from see import chosen, in_address, in_list, option, panel, text, token
 from stage import OTHER, TALK, TALK_TOKENS, THOUSANDS, Served
 
 KEYS = ["broken", "empty rows", "everything", "long", OTHER, "some rows", TALK, THOUSANDS]
@@ -19,7 +19,7 @@ def test_every_recording_is_listed_and_opens(page: Page, server: Served) -> None
     rows = page.get_by_role("listitem")
     expect(rows).to_have_count(len(KEYS) + 1)
     assert [row.locator("b").inner_text() for row in rows.all()][1:] == KEYS
-    page.get_by_role("button", name=TALK, exact=True).click()
+    in_list(page, TALK).click()
     chosen(page, TALK_TOKENS - 1)
     expect(page).to_have_title(f"{TALK} \u00b7 wherefrom")
     expect(page.get_by_role("banner")).to_contain_text(f"{TALK_TOKENS} tokens")
@@ -35,7 +35,7 @@ def test_every_recording_is_listed_and_opens(page: Page, server: Served) -> None
 
 def test_a_recording_is_opened_from_the_keyboard(page: Page, server: Served) -> None:
     page.goto(server.address)
-    own = page.get_by_role("button", name=TALK, exact=True)
+    own = in_list(page, TALK)
     expect(own).to_be_visible()
     for _ in range(30):
         page.keyboard.press("Tab")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,10 @@ from wherefrom.recording import Call, Gap, Recording, check_recording
 from wherefrom.recording import listed as held_in_words
 from wherefrom.tokens import Tokens
 
-EXACTNESS = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about 1e-5)"
+EXACT = "exact: recomputed from the recorded q, k and lse, within float32 rounding (about {})"
+EXACTNESS = EXACT.format("1e-5")
+USUAL = 100.0
+"""Up to this size of lse rounding is about 1e-5."""
 NOTHING_LEFT = "Nothing is left out."
 MOST_CELLS = 2**24
 """A window of more cells (16.8 million, 134 MB) is refused: nobody reads it."""
@@ -241,12 +245,25 @@ def exactness_of(calls: Sequence[Call]) -> str:
     """Return how exact the weights of some calls are, in a sentence."""
     rounded = [call.stored for call in calls if call.stored is not None]
     if not rounded:
-        return EXACTNESS
+        most = max((_largest_lse(call) for call in calls), default=0.0)
+        # A weight is exp(score - lse): it is off by as much, relatively, as a rounding of numbers of that size.
+        return EXACTNESS if most <= USUAL else EXACT.format(f"{most * np.finfo(np.float32).eps:.0e}")
     worst = max(stored.weight_error for stored in rounded)
     return (
         f"recomputed from q and k that the file holds in {rounded[0].format}: in the rows looked at when it was "
         f"written, weights changed by at most {worst:.1e}"
     )
+
+
+_lse_sizes: WeakKeyDictionary[Call, float] = WeakKeyDictionary()
+
+
+def _largest_lse(call: Call) -> float:
+    """Return the largest size of a call's log-sum-exps, which rounding is a share of."""
+    if call not in _lse_sizes:
+        lse = np.abs(call.lse)
+        _lse_sizes[call] = float(np.max(lse, where=np.isfinite(lse), initial=0.0))
+    return _lse_sizes[call]
 
 
 def mean_row(recording: Recording, destination: int, scope: Scope) -> NDArray[np.float64]:
