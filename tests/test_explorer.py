@@ -28,6 +28,7 @@ from wherefrom.questions.maps import HeadMap
 from wherefrom.questions.worked import worked_row
 from wherefrom.recording import Recording
 from wherefrom.views.web.app import STATIC, explorer
+from wherefrom.views.web.guard import Guard
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
 
@@ -95,25 +96,56 @@ def test_rows_and_columns_are_those_of_python(page: TestClient, recording: Recor
         assert np.array_equal(found["permitted"] == 1, expected > 0)
 
 
-@pytest.mark.parametrize(("gone", "status"), [(True, 499), (False, 200)])
-def test_what_nobody_waits_for_is_not_computed(recording: Recording, gone: bool, status: int) -> None:
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/api/run",
-        "query_string": b"run=hand",
-        "headers": [(b"host", HOST.encode())],
-    }
+def sent_to(app: Guard, *received: dict[str, Any], method: str = "GET", path: str, **scope: Any) -> list[Any]:
+    """What an application sends for a request of which it receives these messages, the last one again and again."""
+    asked = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [(b"host", HOST.encode())]}
     sent: list[Any] = []
+    left = list(received)
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"} if gone else {"type": "http.request", "body": b"", "more_body": False}
+        return left.pop(0) if len(left) > 1 else left[0]
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(explorer(Shelf([("hand", recording)]), port=PORT)(scope, receive, send))
+    asyncio.run(app(asked | scope, receive, send))
+    return sent
+
+
+GONE = {"type": "http.disconnect"}
+
+
+def body(part: bytes, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": part, "more_body": more}
+
+
+@pytest.mark.parametrize(("gone", "status"), [(True, 499), (False, 200)])
+def test_what_nobody_waits_for_is_not_computed(recording: Recording, gone: bool, status: int) -> None:
+    app = explorer(Shelf([("hand", recording)]), port=PORT)
+    sent = sent_to(app, GONE if gone else body(b""), path="/api/run", query_string=b"run=hand")
     assert sent[0]["status"] == status
+
+
+TOO_LONG = (413, b"Expected at most 65,536 bytes.")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "received", "expected"),
+    [
+        ("POST", "/api/jobs", [body(b"{", more=True), GONE], (499, b"")),
+        ("POST", "/api/jobs", [body(b"x" * 40_000, more=True), body(b"x" * 40_000, more=True), GONE], TOO_LONG),
+        ("POST", "/api/jobs", [body(b"x" * 70_000)], TOO_LONG),
+        ("GET", "/api/runs", [body(b"x" * 70_000)], TOO_LONG),
+    ],
+)
+def test_a_body_that_breaks_off_or_is_too_long_is_no_fault(
+    recording: Recording, method: str, path: str, received: list[Any], expected: tuple[int, bytes], capsys: Any
+) -> None:
+    """A body that comes in chunks has no length beforehand."""
+    sent = sent_to(explorer(Shelf([("hand", recording)]), port=PORT), *received, method=method, path=path)
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert (sent[0]["status"], sent[1]["body"]) == expected
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_source_that_one_head_may_read_is_permitted_to_all_of_them_together() -> None:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
@@ -191,6 +191,11 @@ def _refusal(status: int, sentence: str) -> Response:
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
+async def _gone(request: Request, error: Exception) -> Response:
+    """Answer whoever went away in the middle of asking: with nothing, and without a word where it was started."""
+    return Response(status_code=GONE)
+
+
 def explorer(
     shelf: Shelf,
     *,
@@ -218,5 +223,5 @@ def explorer(
         return FileResponse(path, headers={"cache-control": lasting})
 
     routes = [*Explorer(shelf, jobs).routes(), Route("/", page), Route("/{path:path}", page)]
-    app: Any = Starlette(routes=routes)
+    app: Any = Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone})
     return Guard(app, port, token=token) if names is None else Guard(app, port, names, token)

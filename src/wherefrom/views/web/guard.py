@@ -24,6 +24,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MOST_BODY = 64 * 1024
 """Bytes of a request's body."""
+TOO_LONG = (413, f"Expected at most {MOST_BODY:,} bytes.")
 MOST_QUERY = 8 * 1024
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 COOKIE = "wherefrom-token"
@@ -84,12 +85,8 @@ class Guard:
             await self._ask_for_token(scope, send)
             return
 
-        async def with_policy(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
-
-        await self.app(scope, _bounded(receive), with_policy)
+        exchange = _Exchange(receive, send)
+        await self.app(scope, exchange.receive, exchange.send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str] | None:
         """Return the status and the sentence of a request that is not answered."""
@@ -105,7 +102,7 @@ class Guard:
             return 414, f"Expected an address of at most {MOST_QUERY:,} bytes."
         size = headers.get(b"content-length", "0")
         if not size.isdigit() or int(size) > MOST_BODY:
-            return 413, f"Expected at most {MOST_BODY:,} bytes."
+            return TOO_LONG
         return None
 
     def _knows_token(self, headers: dict[bytes, str]) -> bool:
@@ -127,17 +124,36 @@ class Guard:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Return what receives a body, and stops one that is longer than it may be."""
-    left = MOST_BODY
+class _Exchange:
+    """One request and its answer: with the policy, and with a body no longer than it may be.
 
-    async def bounded() -> MutableMapping[str, Any]:
-        nonlocal left
-        message = await receive()
-        left -= len(message.get("body", b""))
-        return message if left >= 0 else {"type": "http.disconnect"}
+    A longer one is answered here. To the application, whoever asked is gone then, and what it answers goes nowhere.
+    """
 
-    return bounded
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._left = MOST_BODY
+        self._begun = self._over = False
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Return what comes next of the request."""
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left >= 0:
+            return message
+        if not self._begun:
+            self._begun = self._over = True
+            await _say(self._send, *TOO_LONG)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Pass on a part of the answer."""
+        if self._over:
+            return
+        if message["type"] == "http.response.start":
+            self._begun = True
+            message["headers"] = [*message.get("headers", ()), *HEADERS]
+        await self._send(message)
 
 
 async def _say(send: Send, status: int, sentence: str) -> None:
