@@ -388,6 +388,13 @@ def test_only_this_server_is_answered(page: TestClient) -> None:
         ({"host": "127.0.0.1"}, 421),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": ""}, 403),
+        ({"origin": f"http://localhost:{PORT}"}, 403),
+        ({"host": f"[evil.example]:{PORT}"}, 421),
+        ({"host": f"127.0.0.1:{PORT}:{PORT}"}, 421),
+        ({"host": f"10.0.0.1:{PORT}"}, 421),
+        ({"host": f"LocalHost:{PORT}"}, 200),
+        ({"host": f"[0:0::1]:{PORT}"}, 200),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
         ({"content-length": "99999999"}, 413),
@@ -428,6 +435,61 @@ def test_beyond_this_machine_a_token_is_asked_for(recording: Recording) -> None:
         assert "SameSite=Strict" in taken.headers["set-cookie"]
         assert page.get("/api/runs").status_code == 200
         assert page.get("/api/runs", headers={"host": f"127.0.0.1:{PORT}"}).status_code == 421
+
+
+def test_where_it_listens_at_all_addresses_it_is_called_by_any_and_by_its_own_names_alone(recording: Recording) -> None:
+    """Whoever turns a name of theirs into this machine is not answered: with an address there is nothing to turn."""
+    shelf = Shelf([("hand", recording)])
+    with TestClient(
+        explorer(shelf, port=PORT, names=("vm", "localhost"), token="s3cret", anywhere=True),
+        base_url=f"http://10.0.0.1:{PORT}",
+    ) as page:
+        assert page.get("/?token=s3cret").status_code == 200
+        for headers, status in (
+            ({"host": f"192.0.2.7:{PORT}"}, 200),
+            ({"host": f"[2001:DB8::7]:{PORT}"}, 200),
+            ({"host": f"VM:{PORT}"}, 200),
+            ({"host": f"vm:{PORT}", "origin": f"http://vm:{PORT}"}, 200),
+            ({"host": "192.0.2.7:80"}, 421),
+            ({"host": f"evil.example:{PORT}"}, 421),
+            ({"host": f"10.0.0.1.evil.example:{PORT}"}, 421),
+            ({"host": f"192.0.2.7:{PORT}", "origin": f"http://192.0.2.8:{PORT}"}, 403),
+            ({"host": f"192.0.2.7:{PORT}", "origin": f"http://evil.example:{PORT}"}, 403),
+        ):
+            cookie = {"cookie": f"wherefrom-token-{PORT}=s3cret"}
+            assert page.get("/api/runs", headers={**cookie, **headers}).status_code == status, headers
+        page.cookies.clear()
+        assert page.get("/api/runs", headers={"host": f"192.0.2.7:{PORT}"}).status_code == 401
+        refused = page.get("/api/runs", headers={"host": f"evil.example:{PORT}"}).text
+        assert refused == f"This server answers to localhost:{PORT}, vm:{PORT}, any address of this machine alone."
+    with pytest.raises(AssertionError, match="asks for a token"):
+        explorer(shelf, port=PORT, anywhere=True)
+
+
+@pytest.mark.parametrize(
+    ("cookies", "status"),
+    [
+        ("{own}", 200),
+        ('x={{"a":1}}; {own}', 200),
+        ("a b; {own}", 200),
+        ("{own};a b", 200),
+        ("wherefrom-token-9=other; {own}", 200),
+        ("{name}=older; {own}", 200),
+        ("{name}=\u00ff", 401),
+        ("x{own}", 401),
+        ("{name}", 401),
+        ("wherefrom-token-9=s3cret", 401),
+        ("", 401),
+    ],
+)
+def test_cookies_of_other_servers_lock_nobody_out(recording: Recording, cookies: str, status: int) -> None:
+    """All servers of a host are sent each other's cookies, at whatever port they are, and whatever stands in them."""
+    app = explorer(Shelf([("hand", recording)]), port=PORT, token="s3cret")
+    with TestClient(app, base_url=f"http://{HOST}", follow_redirects=False) as page:
+        own = page.get("/?token=s3cret").headers["set-cookie"].split(";")[0]
+        page.cookies.clear()
+        given = cookies.format(own=own, name=own.split("=")[0]).encode("latin-1")
+        assert page.get("/api/runs", headers={b"cookie": given}).status_code == status
 
 
 def test_a_fault_is_no_stack_trace(

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from by_hand import MASKS, random_call, recording_of
 from wherefrom import InputError, save_recording
-from wherefrom.views.web.serve import open_place
+from wherefrom.views.web.serve import explorer_at, open_place
+from wherefrom.views.web.shelf import Shelf
 
 RUN = """
 import sys
@@ -109,8 +111,44 @@ def test_beyond_it_there_is_a_token() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "printed", "is_own"),
+    [
+        ("127.0.0.2", "127.0.0.2", True),
+        ("127.1", "127.0.0.1", True),
+        ("LocalHost", "localhost", True),
+        ("0:0:0:0:0:0:0:1", "[::1]", True),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("0", "127.0.0.1", False),
+        ("::", "[::1]", False),
+        (socket.gethostname().upper(), socket.gethostname().lower(), socket.gethostname() == "localhost"),
+    ],
+)
+def test_what_is_printed_is_answered(file: Path, host: str, printed: str, is_own: bool) -> None:
+    if ":" in host and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    place = open_place(host, 0)
+    try:
+        assert place.address.startswith(f"http://{printed}:{place.port}/")
+        assert (place.token is None) == is_own
+        assert (place.address_elsewhere is None) == (host not in ("0.0.0.0", "0", "::"))
+        for address in filter(None, (place.address, place.address_elsewhere)):
+            with TestClient(explorer_at(place, Shelf([file])), base_url=address) as page:
+                assert page.get(address).status_code == 200
+                assert page.get("/api/runs", headers={"origin": address.partition("/?")[0].rstrip("/")}).is_success
+        number = place.socket.getsockname()[0]
+        with socket.create_connection((printed.strip("[]") if number in ("0.0.0.0", "::") else number, place.port)):
+            pass
+    finally:
+        place.socket.close()
+
+
+@pytest.mark.parametrize(
     ("host", "port", "said"),
     [
+        (f"{'x' * 64}.example", 0, "the address: expected one of this machine, got xxx.*no name of a machine"),
+        ("a..b", 0, "the address: expected one of this machine, got a..b"),
+        ("\udcff", 0, "the address: expected one of this machine, got .udcff"),
+        ("", 0, "the address: expected one of this machine"),
         ("203.0.113.9", 0, "the address: expected one of this machine, got 203.0.113.9"),
         ("no.such.name.invalid", 0, "the address: expected one of this machine"),
         ("127.0.0.1", 70000, "the port: expected 0 to 65,535, got 70000"),

@@ -77,6 +77,8 @@ def explore(
     def ready() -> None:
         measurer.begin()
         print_text(f"The explorer is at {place.address} (Ctrl-C ends it)")
+        if place.address_elsewhere is not None:
+            print_text(f"On other machines it is at {place.address_elsewhere}")
         if not no_browser:
             webbrowser.open(place.address)
 

@@ -26,7 +26,7 @@ from wherefrom.recording import Recording
 from wherefrom.views.web import told
 from wherefrom.views.web.asked import Asked
 from wherefrom.views.web.faults import tell_fault
-from wherefrom.views.web.guard import Guard
+from wherefrom.views.web.guard import LOOPBACK, Guard
 from wherefrom.views.web.jobs import Jobs, Wish
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf, listed
@@ -200,8 +200,9 @@ def explorer(
     shelf: Shelf,
     *,
     port: int,
-    names: tuple[str, ...] | None = None,
+    names: tuple[str, ...] = LOOPBACK,
     token: str | None = None,
+    anywhere: bool = False,
     jobs: Jobs | None = None,
 ) -> Guard:
     """Return the explorer as an ASGI application.
@@ -211,6 +212,7 @@ def explorer(
         port: that it will be asked at.
         names: hosts that it may be called by; this machine alone unless given.
         token: asked for where it is not None.
+        anywhere: whether it may be called by any address as well.
         jobs: what is measured; without them nothing can be.
     """
     files = {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.is_file()}
@@ -224,4 +226,4 @@ def explorer(
 
     routes = [*Explorer(shelf, jobs).routes(), Route("/", page), Route("/{path:path}", page)]
     app: Any = Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone})
-    return Guard(app, port, token=token) if names is None else Guard(app, port, names, token)
+    return Guard(app, port, names, token, anywhere)

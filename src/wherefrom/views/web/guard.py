@@ -2,7 +2,8 @@
 
 A page of another site can make a browser ask a server on this machine (and, by a name that it turns into this machine's
 address, read the answer). So a request is answered only if it names this server itself as its host, and if no other
-site is its origin. Beyond this machine's own address a token is asked for as well, once: it is then a cookie.
+site is its origin. Where the server listens at all addresses, any address will do as its host: only a name can be
+turned into another machine. Beyond this machine's own address a token is asked for as well, once: it is then a cookie.
 
 The policy that goes out with every answer lets the page load scripts, styles and data from here alone, run none that
 stands in a text, and be framed by nobody.
@@ -11,9 +12,10 @@ stands in a text, and be framed by nobody.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
@@ -27,7 +29,10 @@ MOST_BODY = 64 * 1024
 TOO_LONG = (413, f"Expected at most {MOST_BODY:,} bytes.")
 MOST_QUERY = 8 * 1024
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-COOKIE = "wherefrom-token"
+COOKIE = "wherefrom-token-{port}"
+"""Its name: all servers of a host, at whatever port, are sent the cookies of each other."""
+NAMED = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(?::(\d{1,5}))?")
+"""A host as it stands in a request: its name or address, and its port."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -59,14 +64,20 @@ class Guard:
     Args:
         app: what is guarded.
         port: that the server listens on.
-        names: hosts that it may be called by, such as "127.0.0.1".
+        names: hosts that it may be called by, each as `one_spelling` writes it.
         token: asked for where it is not None.
+        anywhere: whether it may be called by any address as well; then there is a token.
     """
 
     app: App
     port: int
     names: tuple[str, ...] = LOOPBACK
     token: str | None = None
+    anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse to be open to everybody."""
+        assert self.token is not None or not self.anywhere, "who is called by any address asks for a token"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
@@ -90,11 +101,12 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str] | None:
         """Return the status and the sentence of a request that is not answered."""
-        hosts = {f"{name}:{self.port}" for name in self.names} | ({*self.names} if self.port == 80 else set())
-        if headers.get(b"host", "").lower() not in hosts:
-            return 421, f"This server answers to {', '.join(sorted(hosts))} alone."
-        origin = headers.get(b"origin")
-        if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
+        host = headers.get(b"host", "").lower()
+        if not self._is_called(host):
+            port = "" if self.port == 80 else f":{self.port}"
+            own = [f"{name}{port}" for name in sorted(self.names)] + ["any address of this machine"] * self.anywhere
+            return 421, f"This server answers to {', '.join(own)} alone."
+        if headers.get(b"origin", f"http://{host}").lower() != f"http://{host}":
             return 403, "Pages of other sites are not answered."
         if headers.get(b"sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "Pages of other sites are not answered."
@@ -105,23 +117,51 @@ class Guard:
             return TOO_LONG
         return None
 
-    def _knows_token(self, headers: dict[bytes, str]) -> bool:
-        try:
-            given = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
-        except CookieError:
+    def _is_called(self, host: str) -> bool:
+        """Whether a host, as a request has it, is this server."""
+        found = NAMED.fullmatch(host)
+        if found is None or int(found[2] or 80) != self.port:
             return False
-        return given is not None and hmac.compare_digest(given.value.encode(), str(self.token).encode())
+        return one_spelling(found[1]) in self.names or (self.anywhere and address_of(found[1]) is not None)
+
+    def _knows_token(self, headers: dict[bytes, str]) -> bool:
+        """Whether the token is among the cookies, whatever other servers of this host have made of theirs."""
+        given = (cookie.strip().partition("=") for cookie in headers.get(b"cookie", "").split(";"))
+        return any(name == self._cookie and self._is_token(value) for name, _, value in given)
+
+    @property
+    def _cookie(self) -> str:
+        return COOKIE.format(port=self.port)
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), str(self.token).encode())
 
     async def _ask_for_token(self, scope: Scope, send: Send) -> None:
         """Take the token from the address into a cookie, and the address back to what it is without; or refuse."""
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if scope["path"] != "/" or not hmac.compare_digest(given.encode(), str(self.token).encode()):
+        if scope["path"] != "/" or not self._is_token(given):
             await _say(send, 401, "Expected the address with its token, as it was printed when the server started.")
             return
-        cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": [*headers, *HEADERS]})
         await send({"type": "http.response.body", "body": b""})
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host is, in brackets or not; None for a name."""
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+
+
+def one_spelling(host: str) -> str:
+    """Return a host in the one spelling that browsers have for it: "[::1]" for "0:0:0:0:0:0:0:1", "vm" for "VM"."""
+    address = address_of(host)
+    if address is None:
+        return host.lower()
+    return f"[{address.compressed}]" if address.version == 6 else address.compressed
 
 
 class _Exchange:
