@@ -66,7 +66,8 @@ def arrays(answer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def test_what_there_is(page: TestClient, recording: Recording) -> None:
-    assert page.get("/api/runs").json() == {"runs": [{"key": "hand", "model": "by hand", "tokens": 7, "calls": 2}]}
+    line = {"key": "hand", "model": "by hand", "tokens": 7, "calls": 2}
+    assert page.get("/api/runs").json() == {"runs": [line], "more": False, "most": 1000, "folder": False}
     facts = page.get("/api/run", params={"run": "hand"}).json()
     assert facts["model"]["name"] == "by hand"
     assert facts["texts"] == [{"tokens": 7, "numbered": False}]
@@ -344,7 +345,7 @@ def test_what_is_listed_is_what_lies_there_now(recording: Recording, tmp_path: P
         shutil.rmtree(own)
         own.symlink_to(outside)  # a key that was known leads nowhere else
         assert page.get("/api/run", params={"run": "one"}).status_code == 400
-        assert page.get("/api/runs").json() == {"runs": []}
+        assert page.get("/api/runs").json()["runs"] == []
 
 
 def test_a_folder_is_gone_through_for_a_list_and_for_no_question(
@@ -372,8 +373,125 @@ def test_a_folder_that_leads_out_is_not_followed(recording: Recording, tmp_path:
     assert Shelf(folder=inside).runs() == []
     with pytest.raises(InputError, match="the folder: expected one that is there"):
         Shelf(folder=tmp_path / "nowhere")
-    with pytest.raises(InputError, match="the explorer: expected something to show, got nothing"):
-        Shelf()
+
+
+def test_with_nothing_to_show_there_is_a_page_and_an_empty_list(tmp_path: Path) -> None:
+    for shelf, folder in ((Shelf(), False), (Shelf(folder=tmp_path), True)):
+        with client(shelf) as page:
+            assert page.get("/").status_code == 200
+            assert page.get("/api/runs").json() == {"runs": [], "more": False, "most": 1000, "folder": folder}
+
+
+@pytest.mark.parametrize("how", ["shorter in place", "shorter, then another in its place", "as long, with other bytes"])
+def test_a_file_that_changed_since_it_was_opened_is_looked_at_anew(
+    recording: Recording, tmp_path: Path, how: str
+) -> None:
+    """Of one that is shorter than what is mapped of it, reading the rest would end the process."""
+    own = save_recording(recording, tmp_path / "one.wherefrom")
+    file = sorted(own.rglob("*-self-*.safetensors"))[0]
+    whole = file.read_bytes()
+    app = explorer(Shelf(folder=tmp_path), port=PORT)
+    with TestClient(app, base_url=f"http://{HOST}") as page:
+
+        def asked(destination: int) -> Any:
+            where = {"run": "one", "call": 0, "head": 0, "lens": "weight", "destination": destination}
+            return page.get("/api/row", params=where)
+
+        assert asked(1).status_code == 200
+        if how == "as long, with other bytes":
+            file.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+            answer = asked(2)
+            assert (answer.status_code, "the checksum" in answer.json()["error"]) == (422, True)
+        else:
+            os.truncate(file, 8)
+            if how == "shorter in place":
+                for destination in (1, 2):  # what was answered before as well
+                    answer = asked(destination)
+                    assert answer.status_code == 422
+                    assert f"{file.name}: expected {len(whole):,} bytes, got 8" in answer.json()["error"]
+        other = file.with_name("other")
+        other.write_bytes(whole)
+        other.rename(file)
+        _, found = arrays(asked(3))
+        assert np.allclose(found["values"], row_of_weights(recording.calls[0], 3)[0], atol=1e-6)
+
+
+def test_a_name_that_is_no_text_breaks_no_list(recording: Recording, tmp_path: Path) -> None:
+    good = save_recording(recording, tmp_path / "good.wherefrom")
+    bad = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.wherefrom")
+    try:
+        shutil.copytree(good, bad)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    broken = Path(os.fsdecode(os.fsencode(tmp_path) + b"/dam\xff.wherefrom"))
+    shutil.copytree(good, broken)
+    (broken / "recording.json").write_bytes(b"{}")
+    with client(Shelf(folder=tmp_path)) as page:
+        found = page.get("/api/runs").json()["runs"]
+        assert [run["key"] for run in found] == ["caf\\xe9", "dam\\xff", "good"]
+        assert "dam\\xff.wherefrom: recording.json" in found[1]["error"]
+        assert page.get("/api/run", params={"run": "caf\\xe9"}).json()["key"] == "caf\\xe9"
+        assert page.get("/api/run", params={"run": "dam\\xff"}).status_code == 422
+    with client(Shelf([Path(bad), ("text\udce9", recording)])) as page:
+        assert [run["key"] for run in page.get("/api/runs").json()["runs"]] == ["caf\\xe9", "text\\xe9"]
+
+
+def test_what_a_list_has_no_room_for_is_said_and_opens_by_its_name(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wherefrom.views.web.shelf.MOST_FOUND", 2)
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    for place in ("a", "b", "c.wherefrom", "deep/d.wherefrom", "deep/e", "c.wherefrom/nested"):
+        (inside / place).parent.mkdir(parents=True, exist_ok=True)
+        save_recording(recording, inside / place)
+    outside.mkdir()
+    save_recording(recording, outside / "secret")
+    (inside / "link").symlink_to(outside / "secret")
+    (inside / "out").symlink_to(outside)
+    walks = []
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda place: (walks.append(place), walk(place))[1])
+    with client(Shelf(folder=inside)) as page:
+
+        def opens(key: str) -> bool:
+            return page.get("/api/run", params={"run": key}).status_code == 200
+
+        facts = page.get("/api/runs").json()
+        assert [run["key"] for run in facts.pop("runs")] == ["a", "b"]
+        assert facts == {"more": True, "most": 2, "folder": True}
+        assert all(opens(key) for key in ("a", "b", "c", "deep/d", "deep/e"))
+        before = len(walks)
+        assert opens("deep/e")
+        assert len(walks) == before
+        for key in (
+            *("link", "out/secret", "../outside/secret", f"{outside}/secret", "deep/../c", "./c", "deep//d", "c/", ""),
+            *("c.wherefrom", "c.wherefrom/nested", "c.wherefrom/calls", "a\0", "x" * 300, "nowhere", "."),
+        ):
+            assert not opens(key), key
+        shutil.rmtree(inside / "a")
+        assert [run["key"] for run in page.get("/api/runs").json()["runs"]] == ["b", "c"]
+        shutil.rmtree(inside / "b")
+        shutil.rmtree(inside / "deep")
+        assert page.get("/api/runs").json()["more"] is False
+
+
+def test_a_long_name_opens_and_one_that_is_too_long_says_so(recording: Recording, tmp_path: Path) -> None:
+    short = save_recording(recording, tmp_path / "r.wherefrom")
+    shelf = tmp_path / "shelf"
+    for name, levels in (("y" * 250, 5), ("\u4e2d" * 80, 10), (os.fsdecode(b"\xff" * 250), 5)):
+        place = shelf.joinpath(*[name] * levels)
+        try:
+            place.mkdir(parents=True)
+            shutil.copytree(short, place / "r.wherefrom")
+        except OSError:
+            pytest.skip("this file system has no such names")
+    with client(Shelf(folder=shelf)) as page:
+        long, chinese, too_long = page.get("/api/runs").json()["runs"]
+        for run in (long, chinese):
+            assert page.get("/api/run", params={"run": run["key"]}).json()["key"] == run["key"]
+            asked = {"run": run["key"], "query": "\u4e2d" * 1000}
+            assert page.get("/api/find", params=asked).status_code == 200
+        assert "its name below the folder: expected at most 4,096 bytes, got 5,0" in too_long["error"]
 
 
 def test_two_of_one_name_are_told_apart(recording: Recording) -> None:
@@ -404,7 +522,7 @@ def test_only_this_server_is_answered(page: TestClient) -> None:
         ({"sec-fetch-site": "same-origin"}, 200),
     ):
         assert page.get("/api/runs", headers=headers).status_code == status, headers
-    assert page.get("/api/runs?x=" + "y" * 9000).status_code == 414
+    assert page.get("/api/runs?x=" + "y" * 40_000).status_code == 414
     assert page.post("/api/runs").status_code == 405
 
 

@@ -60,7 +60,7 @@ class Explorer:
         self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
         self._turns: dict[bool, CapacityLimiter] = {}
         self._tellers: dict[str, Teller] = {
-            "run": lambda own, asked: told.about(asked.text("run"), own),
+            "run": lambda own, asked: told.about(asked.run, own),
             "tokens": lambda own, asked: told.tokens(
                 own, asked.number("text", 0), asked.number("start"), asked.number("count")
             ),
@@ -102,7 +102,7 @@ class Explorer:
         asked = Asked(dict(request.query_params))
 
         def answer() -> tuple[str, bytes]:
-            own = self._shelf.recording(asked.text("run"))
+            own = self._shelf.recording(asked.run)
             key = name, self._number(own), tuple(sorted(asked.given.items()))
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
@@ -112,7 +112,7 @@ class Explorer:
         asked = Asked(dict(request.query_params))
 
         def answer() -> tuple[str, bytes]:
-            own = self._shelf.recording(asked.text("run"))
+            own = self._shelf.recording(asked.run)
             found = self._jobs.found(self._number(own), _wish(own, asked))
             if found is not None:
                 return found.packed()
@@ -127,7 +127,7 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             asked = Asked.of_body(body)
-            own = self._shelf.recording(asked.text("run"))
+            own = self._shelf.recording(asked.run)
             return self._jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
 
         return await self._answered(request, answer, of_model=True)

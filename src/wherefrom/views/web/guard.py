@@ -27,7 +27,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 MOST_BODY = 64 * 1024
 """Bytes of a request's body."""
 TOO_LONG = (413, f"Expected at most {MOST_BODY:,} bytes.")
-MOST_QUERY = 8 * 1024
+MOST_QUERY = 32 * 1024
+"""Bytes of an address: of the longest name and the longest text at once, each byte of which it writes as three."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 COOKIE = "wherefrom-token-{port}"
 """Its name: all servers of a host, at whatever port, are sent the cookies of each other."""

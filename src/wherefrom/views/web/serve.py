@@ -16,7 +16,7 @@ from wherefrom.errors import InputError
 from wherefrom.readable import readable
 from wherefrom.views.web import HOST, PORT
 from wherefrom.views.web.app import explorer
-from wherefrom.views.web.guard import LOOPBACK, Guard, one_spelling
+from wherefrom.views.web.guard import LOOPBACK, MOST_QUERY, Guard, one_spelling
 from wherefrom.views.web.jobs import Jobs, Measurer
 from wherefrom.views.web.shelf import Shelf
 
@@ -171,7 +171,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=PATIENCE,
         limit_concurrency=128,
-        h11_max_incomplete_event_size=32 * 1024,
+        h11_max_incomplete_event_size=2 * MOST_QUERY,
         lifespan="off",
     )
     server = _Server(config, ready)
