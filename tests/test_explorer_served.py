@@ -179,10 +179,39 @@ def test_the_command_opens_what_it_is_given_and_ends_on_ctrl_c(file: Path) -> No
         process.communicate()
 
 
+def test_with_nothing_named_there_is_the_lesson_and_how_to_name_something(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wherefrom", "explore", "--port", "0", "--no-browser", "--host", "0.0.0.0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[4]
+        elsewhere = process.stdout.readline()
+        assert elsewhere.startswith("On other machines it is at http://")
+        assert elsewhere.strip().partition("/?token=")[2] == address.partition("/?token=")[2] != ""
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        for named in (address, elsewhere.split()[-1]):
+            with opener.open(named, timeout=20) as page:
+                assert b"<script" in page.read()
+            with opener.open(f"{named.partition('?')[0]}api/runs", timeout=20) as found:
+                assert json.loads(found.read())["runs"] == []
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert err == (
+            "Nothing is named: the page has the lesson alone. Name a recording, a --folder of them, or a --text.\n"
+        )
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the explorer: expected something to show, got nothing. Name a recording"),
+        (
+            ["."],
+            "a folder without a recording.json. Name a recording in it, or show every recording below it: --folder .",
+        ),
+        (["it's"], """below it: --folder 'it'"'"'s'."""),
         (["nowhere.wherefrom"], "expected a folder with a recording, got nothing there"),
         (["--folder", "nowhere"], "the folder: expected one that is there, got nowhere"),
         (["--text", "a", "--file", "b"], "the prompt: expected one source"),
@@ -191,6 +220,7 @@ def test_the_command_opens_what_it_is_given_and_ends_on_ctrl_c(file: Path) -> No
     ],
 )
 def test_the_command_refuses_in_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "it's").mkdir()
     command = [sys.executable, "-m", "wherefrom", "explore", *arguments, "--no-browser"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
