@@ -416,6 +416,47 @@ def test_a_file_that_changed_since_it_was_opened_is_looked_at_anew(
         assert np.allclose(found["values"], row_of_weights(recording.calls[0], 3)[0], atol=1e-6)
 
 
+def test_a_page_is_told_that_its_recording_was_written_anew(recording: Recording, tmp_path: Path) -> None:
+    """Else it would show the new one's numbers at the old one's tokens."""
+    own = save_recording(recording, tmp_path / "one.wherefrom")
+    with client(Shelf(folder=tmp_path)) as page:
+
+        def version() -> str:
+            found: str = page.get("/api/run", params={"run": "one"}).json()["version"]
+            return found
+
+        first = version()
+        asked = {"run": "one", "version": first, "call": 0, "head": 0, "lens": "weight", "destination": 4}
+        assert page.get("/api/row", params=asked).status_code == 200
+        save_recording(recording_of(random_call(MASKS["causal"], seed=9), letters="xyzxyzx"), own, overwrite=True)
+        for name in ("row", "measured"):
+            refused = page.get(f"/api/{name}", params=asked)
+            assert (refused.status_code, refused.json()["error"]) == (
+                400,
+                "the recording: expected what this page shows, got one that was written since. Load the page again.",
+            )
+        assert page.post("/api/jobs", json=asked).json() == refused.json()
+        assert version() != first
+        assert page.get("/api/row", params={**asked, "version": version()}).status_code == 200
+        second = version()
+    with client(Shelf(folder=tmp_path)) as page:  # another server
+        assert version() == second
+    with client(Shelf([("hand", recording)])) as page:
+        made = page.get("/api/run", params={"run": "hand"}).json()["version"]
+        assert page.get("/api/heads", params={"run": "hand", "version": made, "call": 0}).status_code == 200
+
+
+def test_every_recording_has_a_name(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = save_recording(recording, tmp_path / "here.wherefrom")
+    (tmp_path / "deep").mkdir()
+    bare = save_recording(recording, tmp_path / "deep" / ".wherefrom")
+    monkeypatch.chdir(here)
+    named = [Path(), Path("calls") / "..", Path("..") / here.name, bare]
+    assert [run.key for run in Shelf(named).runs()] == ["here", "here (2)", "here (3)", ".wherefrom"]
+    assert [run.key for run in Shelf(folder=tmp_path).runs()] == ["deep/.wherefrom", "here"]
+    assert [run.key for run in Shelf(folder=here).runs()] == ["."]
+
+
 def test_a_name_that_is_no_text_breaks_no_list(recording: Recording, tmp_path: Path) -> None:
     good = save_recording(recording, tmp_path / "good.wherefrom")
     bad = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.wherefrom")

@@ -60,7 +60,7 @@ class Explorer:
         self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
         self._turns: dict[bool, CapacityLimiter] = {}
         self._tellers: dict[str, Teller] = {
-            "run": lambda own, asked: told.about(asked.run, own),
+            "run": self._about,
             "tokens": lambda own, asked: told.tokens(
                 own, asked.number("text", 0), asked.number("start"), asked.number("count")
             ),
@@ -102,7 +102,7 @@ class Explorer:
         asked = Asked(dict(request.query_params))
 
         def answer() -> tuple[str, bytes]:
-            own = self._shelf.recording(asked.run)
+            own = self._recording(asked)
             key = name, self._number(own), tuple(sorted(asked.given.items()))
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
@@ -112,7 +112,7 @@ class Explorer:
         asked = Asked(dict(request.query_params))
 
         def answer() -> tuple[str, bytes]:
-            own = self._shelf.recording(asked.run)
+            own = self._recording(asked)
             found = self._jobs.found(self._number(own), _wish(own, asked))
             if found is not None:
                 return found.packed()
@@ -127,7 +127,7 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             asked = Asked.of_body(body)
-            own = self._shelf.recording(asked.run)
+            own = self._recording(asked)
             return self._jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
 
         return await self._answered(request, answer, of_model=True)
@@ -160,6 +160,25 @@ class Explorer:
         except Exception:
             return _refusal(500, tell_fault())
         return Response(body, media_type=kind, headers={"cache-control": "no-store"})
+
+    def _recording(self, asked: Asked) -> Recording:
+        """Return the recording that is asked about: the very one that the page shows, where it says which.
+
+        Raises:
+            InputError: there is none, or another was written in its place since.
+        """
+        own = self._shelf.recording(asked.run)
+        if asked.given.get("version", self._shelf.version(own)) != self._shelf.version(own):
+            raise InputError(
+                "the recording",
+                expected="what this page shows",
+                given="one that was written since",
+                way_out="Load the page again.",
+            )
+        return own
+
+    def _about(self, own: Recording, asked: Asked) -> Message:
+        return Message({**told.about(asked.run, own).facts, "version": self._shelf.version(own)})
 
     def _number(self, own: Recording) -> int:
         """Return what tells an opened recording from every other, also from one that was closed before."""

@@ -13,10 +13,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from wherefrom.errors import InputError, WherefromError
 from wherefrom.readable import escape, readable
@@ -29,6 +31,8 @@ MOST_FOUND = 1000
 """Recordings of a folder that are listed at most."""
 MOST_OPEN = 8
 """Recordings that are held open; of a file only what is asked for is in memory."""
+IN_MEMORY = "0"
+"""The version of what is in no file."""
 BYTE, HALF = re.compile("[\udc80-\udcff]"), re.compile("[\ud800-\udfff]")
 """What stands in the name of a file for a byte that is none of a character, and half a character."""
 
@@ -81,6 +85,11 @@ class _Held:
         written = _written(path, names)  # before it is opened: what is written meanwhile is opened anew
         return cls(run, open_recording(path), names, written)
 
+    @property
+    def version(self) -> str:
+        """What the page has instead of the numbers that tell one writing from the next."""
+        return blake2b(repr(self.written).encode(), digest_size=8).hexdigest()
+
     def is_of(self, run: Run, path: Path) -> bool:
         """Whether it is a recording's, as it lies there now."""
         return self.run == run and self.written == _written(path, self.files)
@@ -107,6 +116,7 @@ class Shelf:
         self._known: dict[str, Run] = {}
         self._summaries: dict[Path, tuple[tuple[int, ...], Summary]] = {}
         self._open: OrderedDict[str, _Held] = OrderedDict()
+        self._versions: WeakKeyDictionary[Recording, str] = WeakKeyDictionary()
         self._lock = Lock()
         self._more = False
 
@@ -177,10 +187,15 @@ class Shelf:
             # becomes shorter in the middle of an answer still ends it.
             if held is None or not held.is_of(run, run.path):
                 held = _Held.of(run, run.path, self.summary(run).files)
+                self._versions[held.recording] = held.version
             self._open[key] = held
             while len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)
             return held.recording
+
+    def version(self, recording: Recording) -> str:
+        """Return what tells a recording of this shelf from what was, or will be, written in its place."""
+        return self._versions.get(recording, IN_MEMORY)
 
     def _left_out(self, key: str) -> Run | None:
         """Return a recording that the last list had no room for; no link is followed, and no way up."""
@@ -242,7 +257,18 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def _key_of(path: Path, folder: Path) -> str:
-    return _in_characters(path.relative_to(folder).as_posix().removesuffix(SUFFIX))
+    return _in_characters(_shortened(path.relative_to(folder).as_posix()))
+
+
+def _name_of(path: Path) -> str:
+    """Return a path's own name, also where it has none, as "." and what ends in ".."."""
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def _shortened(name: str) -> str:
+    """Return a name without its suffix, where something is left then."""
+    short = name.removesuffix(SUFFIX)
+    return name if short == "" or short.endswith("/") else short
 
 
 def _in_characters(text: str) -> str:
@@ -254,7 +280,7 @@ def _in_characters(text: str) -> str:
 def _named(given: Sequence[Path | tuple[str, Recording]]) -> Iterator[Run]:
     used: set[str] = set()
     for one in given:
-        name = one.name.removesuffix(SUFFIX) if isinstance(one, Path) else one[0]
+        name = _shortened(_name_of(one)) if isinstance(one, Path) else one[0]
         key = _unused(_in_characters(name), used)
         used.add(key)
         yield Run(key, path=one.resolve()) if isinstance(one, Path) else Run(key, recording=one[1])
