@@ -563,6 +563,11 @@ def test_only_this_server_is_answered(page: TestClient) -> None:
         ({"sec-fetch-site": "same-origin"}, 200),
     ):
         assert page.get("/api/runs", headers=headers).status_code == status, headers
+    for name, first, second in (
+        ("origin", "http://evil.example", f"http://{HOST}"),
+        ("sec-fetch-site", "cross-site", "none"),
+    ):
+        assert page.get("/api/runs", headers=[(name, first), (name, second)]).status_code == 403, name
     assert page.get("/api/runs?x=" + "y" * 40_000).status_code == 414
     assert page.post("/api/runs").status_code == 405
 
@@ -649,6 +654,7 @@ def test_cookies_of_other_servers_lock_nobody_out(recording: Recording, cookies:
         page.cookies.clear()
         given = cookies.format(own=own, name=own.split("=")[0]).encode("latin-1")
         assert page.get("/api/runs", headers={b"cookie": given}).status_code == status
+        assert page.get("/api/runs", headers=[(b"cookie", given), (b"cookie", b"x=1")]).status_code == status
 
 
 def test_a_fault_is_no_stack_trace(

@@ -88,7 +88,7 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers_of(scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             await _say(send, *refusal)
@@ -147,6 +147,15 @@ class Guard:
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": [*headers, *HEADERS]})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _headers_of(scope: Scope) -> dict[bytes, str]:
+    """Return the headers of a request; of one that stands there twice both, so that neither goes unseen."""
+    found: dict[bytes, str] = {}
+    for given, value in scope["headers"]:
+        name, between = given.lower(), "; " if given.lower() == b"cookie" else ", "
+        found[name] = value.decode("latin-1") if name not in found else found[name] + between + value.decode("latin-1")
+    return found
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
