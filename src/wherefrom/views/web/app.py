@@ -178,7 +178,8 @@ class Explorer:
         return own
 
     def _about(self, own: Recording, asked: Asked) -> Message:
-        return Message({**told.about(asked.run, own).facts, "version": self._shelf.version(own)})
+        version = self._shelf.version(own)
+        return Message({**told.about(asked.run, own).facts, **({} if version is None else {"version": version})})
 
     def _number(self, own: Recording) -> int:
         """Return what tells an opened recording from every other, also from one that was closed before."""

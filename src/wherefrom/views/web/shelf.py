@@ -31,8 +31,6 @@ MOST_FOUND = 1000
 """Recordings of a folder that are listed at most."""
 MOST_OPEN = 8
 """Recordings that are held open; of a file only what is asked for is in memory."""
-IN_MEMORY = "0"
-"""The version of what is in no file."""
 BYTE, HALF = re.compile("[\udc80-\udcff]"), re.compile("[\ud800-\udfff]")
 """What stands in the name of a file for a byte that is none of a character, and half a character."""
 
@@ -193,9 +191,9 @@ class Shelf:
                 self._open.popitem(last=False)
             return held.recording
 
-    def version(self, recording: Recording) -> str:
-        """Return what tells a recording of this shelf from what was, or will be, written in its place."""
-        return self._versions.get(recording, IN_MEMORY)
+    def version(self, recording: Recording) -> str | None:
+        """Return what tells a recording from what was, or will be, written in its place; None for one in memory."""
+        return self._versions.get(recording)
 
     def _left_out(self, key: str) -> Run | None:
         """Return a recording that the last list had no room for; no link is followed, and no way up."""
