@@ -28,6 +28,7 @@ from wherefrom.questions.maps import HeadMap
 from wherefrom.questions.worked import worked_row
 from wherefrom.recording import Recording
 from wherefrom.views.web.app import STATIC, explorer
+from wherefrom.views.web.guard import Guard
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
 
@@ -65,7 +66,8 @@ def arrays(answer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def test_what_there_is(page: TestClient, recording: Recording) -> None:
-    assert page.get("/api/runs").json() == {"runs": [{"key": "hand", "model": "by hand", "tokens": 7, "calls": 2}]}
+    line = {"key": "hand", "model": "by hand", "tokens": 7, "calls": 2}
+    assert page.get("/api/runs").json() == {"runs": [line], "more": False, "most": 1000, "folder": False}
     facts = page.get("/api/run", params={"run": "hand"}).json()
     assert facts["model"]["name"] == "by hand"
     assert facts["texts"] == [{"tokens": 7, "numbered": False}]
@@ -95,25 +97,56 @@ def test_rows_and_columns_are_those_of_python(page: TestClient, recording: Recor
         assert np.array_equal(found["permitted"] == 1, expected > 0)
 
 
-@pytest.mark.parametrize(("gone", "status"), [(True, 499), (False, 200)])
-def test_what_nobody_waits_for_is_not_computed(recording: Recording, gone: bool, status: int) -> None:
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/api/run",
-        "query_string": b"run=hand",
-        "headers": [(b"host", HOST.encode())],
-    }
+def sent_to(app: Guard, *received: dict[str, Any], method: str = "GET", path: str, **scope: Any) -> list[Any]:
+    """What an application sends for a request of which it receives these messages, the last one again and again."""
+    asked = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [(b"host", HOST.encode())]}
     sent: list[Any] = []
+    left = list(received)
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"} if gone else {"type": "http.request", "body": b"", "more_body": False}
+        return left.pop(0) if len(left) > 1 else left[0]
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(explorer(Shelf([("hand", recording)]), port=PORT)(scope, receive, send))
+    asyncio.run(app(asked | scope, receive, send))
+    return sent
+
+
+GONE = {"type": "http.disconnect"}
+
+
+def body(part: bytes, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": part, "more_body": more}
+
+
+@pytest.mark.parametrize(("gone", "status"), [(True, 499), (False, 200)])
+def test_what_nobody_waits_for_is_not_computed(recording: Recording, gone: bool, status: int) -> None:
+    app = explorer(Shelf([("hand", recording)]), port=PORT)
+    sent = sent_to(app, GONE if gone else body(b""), path="/api/run", query_string=b"run=hand")
     assert sent[0]["status"] == status
+
+
+TOO_LONG = (413, b"Expected at most 65,536 bytes.")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "received", "expected"),
+    [
+        ("POST", "/api/jobs", [body(b"{", more=True), GONE], (499, b"")),
+        ("POST", "/api/jobs", [body(b"x" * 40_000, more=True), body(b"x" * 40_000, more=True), GONE], TOO_LONG),
+        ("POST", "/api/jobs", [body(b"x" * 70_000)], TOO_LONG),
+        ("GET", "/api/runs", [body(b"x" * 70_000)], TOO_LONG),
+    ],
+)
+def test_a_body_that_breaks_off_or_is_too_long_is_no_fault(
+    recording: Recording, method: str, path: str, received: list[Any], expected: tuple[int, bytes], capsys: Any
+) -> None:
+    """A body that comes in chunks has no length beforehand."""
+    sent = sent_to(explorer(Shelf([("hand", recording)]), port=PORT), *received, method=method, path=path)
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert (sent[0]["status"], sent[1]["body"]) == expected
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_source_that_one_head_may_read_is_permitted_to_all_of_them_together() -> None:
@@ -312,7 +345,7 @@ def test_what_is_listed_is_what_lies_there_now(recording: Recording, tmp_path: P
         shutil.rmtree(own)
         own.symlink_to(outside)  # a key that was known leads nowhere else
         assert page.get("/api/run", params={"run": "one"}).status_code == 400
-        assert page.get("/api/runs").json() == {"runs": []}
+        assert page.get("/api/runs").json()["runs"] == []
 
 
 def test_a_folder_is_gone_through_for_a_list_and_for_no_question(
@@ -340,8 +373,165 @@ def test_a_folder_that_leads_out_is_not_followed(recording: Recording, tmp_path:
     assert Shelf(folder=inside).runs() == []
     with pytest.raises(InputError, match="the folder: expected one that is there"):
         Shelf(folder=tmp_path / "nowhere")
-    with pytest.raises(InputError, match="the explorer: expected something to show, got nothing"):
-        Shelf()
+
+
+def test_with_nothing_to_show_there_is_a_page_and_an_empty_list(tmp_path: Path) -> None:
+    for shelf, folder in ((Shelf(), False), (Shelf(folder=tmp_path), True)):
+        with client(shelf) as page:
+            assert page.get("/").status_code == 200
+            assert page.get("/api/runs").json() == {"runs": [], "more": False, "most": 1000, "folder": folder}
+
+
+@pytest.mark.parametrize("how", ["shorter in place", "shorter, then another in its place", "as long, with other bytes"])
+def test_a_file_that_changed_since_it_was_opened_is_looked_at_anew(
+    recording: Recording, tmp_path: Path, how: str
+) -> None:
+    """Of one that is shorter than what is mapped of it, reading the rest would end the process."""
+    own = save_recording(recording, tmp_path / "one.wherefrom")
+    file = sorted(own.rglob("*-self-*.safetensors"))[0]
+    whole = file.read_bytes()
+    app = explorer(Shelf(folder=tmp_path), port=PORT)
+    with TestClient(app, base_url=f"http://{HOST}") as page:
+
+        def asked(destination: int) -> Any:
+            where = {"run": "one", "call": 0, "head": 0, "lens": "weight", "destination": destination}
+            return page.get("/api/row", params=where)
+
+        assert asked(1).status_code == 200
+        if how == "as long, with other bytes":
+            file.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+            answer = asked(2)
+            assert (answer.status_code, "the checksum" in answer.json()["error"]) == (422, True)
+        else:
+            os.truncate(file, 8)
+            if how == "shorter in place":
+                for destination in (1, 2):  # what was answered before as well
+                    answer = asked(destination)
+                    assert answer.status_code == 422
+                    assert f"{file.name}: expected {len(whole):,} bytes, got 8" in answer.json()["error"]
+        other = file.with_name("other")
+        other.write_bytes(whole)
+        other.rename(file)
+        _, found = arrays(asked(3))
+        assert np.allclose(found["values"], row_of_weights(recording.calls[0], 3)[0], atol=1e-6)
+
+
+def test_a_page_is_told_that_its_recording_was_written_anew(recording: Recording, tmp_path: Path) -> None:
+    """Else it would show the new one's numbers at the old one's tokens."""
+    own = save_recording(recording, tmp_path / "one.wherefrom")
+    with client(Shelf(folder=tmp_path)) as page:
+
+        def version() -> str:
+            found: str = page.get("/api/run", params={"run": "one"}).json()["version"]
+            return found
+
+        first = version()
+        asked = {"run": "one", "version": first, "call": 0, "head": 0, "lens": "weight", "destination": 4}
+        assert page.get("/api/row", params=asked).status_code == 200
+        save_recording(recording_of(random_call(MASKS["causal"], seed=9), letters="xyzxyzx"), own, overwrite=True)
+        for name in ("row", "measured"):
+            refused = page.get(f"/api/{name}", params=asked)
+            assert (refused.status_code, refused.json()["error"]) == (
+                400,
+                "the recording: expected what this page shows, got one that was written since. Load the page again.",
+            )
+        assert page.post("/api/jobs", json=asked).json() == refused.json()
+        assert version() != first
+        assert page.get("/api/row", params={**asked, "version": version()}).status_code == 200
+        second = version()
+    with client(Shelf(folder=tmp_path)) as page:  # another server
+        assert version() == second
+    with client(Shelf([("hand", recording)])) as page:
+        assert "version" not in page.get("/api/run", params={"run": "hand"}).json()  # nothing else is written there
+
+
+def test_every_recording_has_a_name(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = save_recording(recording, tmp_path / "here.wherefrom")
+    (tmp_path / "deep").mkdir()
+    bare = save_recording(recording, tmp_path / "deep" / ".wherefrom")
+    monkeypatch.chdir(here)
+    named = [Path(), Path("calls") / "..", Path("..") / here.name, bare]
+    assert [run.key for run in Shelf(named).runs()] == ["here", "here (2)", "here (3)", ".wherefrom"]
+    assert [run.key for run in Shelf(folder=tmp_path).runs()] == ["deep/.wherefrom", "here"]
+    assert [run.key for run in Shelf(folder=here).runs()] == ["."]
+
+
+def test_a_name_that_is_no_text_breaks_no_list(recording: Recording, tmp_path: Path) -> None:
+    good = save_recording(recording, tmp_path / "good.wherefrom")
+    bad = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.wherefrom")
+    try:
+        shutil.copytree(good, bad)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    broken = Path(os.fsdecode(os.fsencode(tmp_path) + b"/dam\xff.wherefrom"))
+    shutil.copytree(good, broken)
+    (broken / "recording.json").write_bytes(b"{}")
+    with client(Shelf(folder=tmp_path)) as page:
+        found = page.get("/api/runs").json()["runs"]
+        assert [run["key"] for run in found] == ["caf\\xe9", "dam\\xff", "good"]
+        assert "dam\\xff.wherefrom: recording.json" in found[1]["error"]
+        assert page.get("/api/run", params={"run": "caf\\xe9"}).json()["key"] == "caf\\xe9"
+        assert page.get("/api/run", params={"run": "dam\\xff"}).status_code == 422
+    with client(Shelf([Path(bad), ("text\udce9", recording)])) as page:
+        assert [run["key"] for run in page.get("/api/runs").json()["runs"]] == ["caf\\xe9", "text\\xe9"]
+
+
+def test_what_a_list_has_no_room_for_is_said_and_opens_by_its_name(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wherefrom.views.web.shelf.MOST_FOUND", 2)
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    for place in ("a", "b", "c.wherefrom", "deep/d.wherefrom", "deep/e", "c.wherefrom/nested"):
+        (inside / place).parent.mkdir(parents=True, exist_ok=True)
+        save_recording(recording, inside / place)
+    outside.mkdir()
+    save_recording(recording, outside / "secret")
+    (inside / "link").symlink_to(outside / "secret")
+    (inside / "out").symlink_to(outside)
+    walks = []
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda place: (walks.append(place), walk(place))[1])
+    with client(Shelf(folder=inside)) as page:
+
+        def opens(key: str) -> bool:
+            return page.get("/api/run", params={"run": key}).status_code == 200
+
+        facts = page.get("/api/runs").json()
+        assert [run["key"] for run in facts.pop("runs")] == ["a", "b"]
+        assert facts == {"more": True, "most": 2, "folder": True}
+        assert all(opens(key) for key in ("a", "b", "c", "deep/d", "deep/e"))
+        before = len(walks)
+        assert opens("deep/e")
+        assert len(walks) == before
+        for key in (
+            *("link", "out/secret", "../outside/secret", f"{outside}/secret", "deep/../c", "./c", "deep//d", "c/", ""),
+            *("c.wherefrom", "c.wherefrom/nested", "c.wherefrom/calls", "a\0", "x" * 300, "nowhere", "."),
+        ):
+            assert not opens(key), key
+        shutil.rmtree(inside / "a")
+        assert [run["key"] for run in page.get("/api/runs").json()["runs"]] == ["b", "c"]
+        shutil.rmtree(inside / "b")
+        shutil.rmtree(inside / "deep")
+        assert page.get("/api/runs").json()["more"] is False
+
+
+def test_a_long_name_opens_and_one_that_is_too_long_says_so(recording: Recording, tmp_path: Path) -> None:
+    short = save_recording(recording, tmp_path / "r.wherefrom")
+    shelf = tmp_path / "shelf"
+    for name, levels in (("y" * 250, 5), ("\u4e2d" * 80, 10), (os.fsdecode(b"\xff" * 250), 5)):
+        place = shelf.joinpath(*[name] * levels)
+        try:
+            place.mkdir(parents=True)
+            shutil.copytree(short, place / "r.wherefrom")
+        except OSError:
+            pytest.skip("this file system has no such names")
+    with client(Shelf(folder=shelf)) as page:
+        long, chinese, too_long = page.get("/api/runs").json()["runs"]
+        for run in (long, chinese):
+            assert page.get("/api/run", params={"run": run["key"]}).json()["key"] == run["key"]
+            asked = {"run": run["key"], "query": "\u4e2d" * 1000}
+            assert page.get("/api/find", params=asked).status_code == 200
+        assert "its name below the folder: expected at most 4,096 bytes, got 5,0" in too_long["error"]
 
 
 def test_two_of_one_name_are_told_apart(recording: Recording) -> None:
@@ -356,6 +546,13 @@ def test_only_this_server_is_answered(page: TestClient) -> None:
         ({"host": "127.0.0.1"}, 421),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": ""}, 403),
+        ({"origin": f"http://localhost:{PORT}"}, 403),
+        ({"host": f"[evil.example]:{PORT}"}, 421),
+        ({"host": f"127.0.0.1:{PORT}:{PORT}"}, 421),
+        ({"host": f"10.0.0.1:{PORT}"}, 421),
+        ({"host": f"LocalHost:{PORT}"}, 200),
+        ({"host": f"[0:0::1]:{PORT}"}, 200),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
         ({"content-length": "99999999"}, 413),
@@ -365,7 +562,12 @@ def test_only_this_server_is_answered(page: TestClient) -> None:
         ({"sec-fetch-site": "same-origin"}, 200),
     ):
         assert page.get("/api/runs", headers=headers).status_code == status, headers
-    assert page.get("/api/runs?x=" + "y" * 9000).status_code == 414
+    for name, first, second in (
+        ("origin", "http://evil.example", f"http://{HOST}"),
+        ("sec-fetch-site", "cross-site", "none"),
+    ):
+        assert page.get("/api/runs", headers=[(name, first), (name, second)]).status_code == 403, name
+    assert page.get("/api/runs?x=" + "y" * 40_000).status_code == 414
     assert page.post("/api/runs").status_code == 405
 
 
@@ -396,6 +598,62 @@ def test_beyond_this_machine_a_token_is_asked_for(recording: Recording) -> None:
         assert "SameSite=Strict" in taken.headers["set-cookie"]
         assert page.get("/api/runs").status_code == 200
         assert page.get("/api/runs", headers={"host": f"127.0.0.1:{PORT}"}).status_code == 421
+
+
+def test_where_it_listens_at_all_addresses_it_is_called_by_any_and_by_its_own_names_alone(recording: Recording) -> None:
+    """Whoever turns a name of theirs into this machine is not answered: with an address there is nothing to turn."""
+    shelf = Shelf([("hand", recording)])
+    with TestClient(
+        explorer(shelf, port=PORT, names=("vm", "localhost"), token="s3cret", anywhere=True),
+        base_url=f"http://10.0.0.1:{PORT}",
+    ) as page:
+        assert page.get("/?token=s3cret").status_code == 200
+        for headers, status in (
+            ({"host": f"192.0.2.7:{PORT}"}, 200),
+            ({"host": f"[2001:DB8::7]:{PORT}"}, 200),
+            ({"host": f"VM:{PORT}"}, 200),
+            ({"host": f"vm:{PORT}", "origin": f"http://vm:{PORT}"}, 200),
+            ({"host": "192.0.2.7:80"}, 421),
+            ({"host": f"evil.example:{PORT}"}, 421),
+            ({"host": f"10.0.0.1.evil.example:{PORT}"}, 421),
+            ({"host": f"192.0.2.7:{PORT}", "origin": f"http://192.0.2.8:{PORT}"}, 403),
+            ({"host": f"192.0.2.7:{PORT}", "origin": f"http://evil.example:{PORT}"}, 403),
+        ):
+            cookie = {"cookie": f"wherefrom-token-{PORT}=s3cret"}
+            assert page.get("/api/runs", headers={**cookie, **headers}).status_code == status, headers
+        page.cookies.clear()
+        assert page.get("/api/runs", headers={"host": f"192.0.2.7:{PORT}"}).status_code == 401
+        refused = page.get("/api/runs", headers={"host": f"evil.example:{PORT}"}).text
+        assert refused == f"This server answers to localhost:{PORT}, vm:{PORT}, any address of this machine alone."
+    with pytest.raises(AssertionError, match="asks for a token"):
+        explorer(shelf, port=PORT, anywhere=True)
+
+
+@pytest.mark.parametrize(
+    ("cookies", "status"),
+    [
+        ("{own}", 200),
+        ('x={{"a":1}}; {own}', 200),
+        ("a b; {own}", 200),
+        ("{own};a b", 200),
+        ("wherefrom-token-9=other; {own}", 200),
+        ("{name}=older; {own}", 200),
+        ("{name}=\u00ff", 401),
+        ("x{own}", 401),
+        ("{name}", 401),
+        ("wherefrom-token-9=s3cret", 401),
+        ("", 401),
+    ],
+)
+def test_cookies_of_other_servers_lock_nobody_out(recording: Recording, cookies: str, status: int) -> None:
+    """All servers of a host are sent each other's cookies, at whatever port they are, and whatever stands in them."""
+    app = explorer(Shelf([("hand", recording)]), port=PORT, token="s3cret")
+    with TestClient(app, base_url=f"http://{HOST}", follow_redirects=False) as page:
+        own = page.get("/?token=s3cret").headers["set-cookie"].split(";")[0]
+        page.cookies.clear()
+        given = cookies.format(own=own, name=own.split("=")[0]).encode("latin-1")
+        assert page.get("/api/runs", headers={b"cookie": given}).status_code == status
+        assert page.get("/api/runs", headers=[(b"cookie", given), (b"cookie", b"x=1")]).status_code == status
 
 
 def test_a_fault_is_no_stack_trace(

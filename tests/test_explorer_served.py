@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from by_hand import MASKS, random_call, recording_of
 from wherefrom import InputError, save_recording
-from wherefrom.views.web.serve import open_place
+from wherefrom.views.web.serve import explorer_at, open_place
+from wherefrom.views.web.shelf import Shelf
 
 RUN = """
 import sys
@@ -109,8 +111,48 @@ def test_beyond_it_there_is_a_token() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "printed", "is_own"),
+    [
+        ("127.0.0.2", "127.0.0.2", True),
+        ("127.1", "127.0.0.1", True),
+        ("LocalHost", "localhost", True),
+        ("0:0:0:0:0:0:0:1", "[::1]", True),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("0", "127.0.0.1", False),
+        ("::", "[::1]", False),
+        (socket.gethostname().upper(), socket.gethostname().lower(), socket.gethostname() == "localhost"),
+    ],
+)
+def test_what_is_printed_is_answered(file: Path, host: str, printed: str, is_own: bool) -> None:
+    try:
+        family, *_, own = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as tried:
+            tried.bind(own)
+    except OSError:
+        pytest.skip("this machine has no such address")
+    place = open_place(host, 0)
+    try:
+        assert place.address.startswith(f"http://{printed}:{place.port}/")
+        assert (place.token is None) == is_own
+        assert (place.address_elsewhere is None) == (host not in ("0.0.0.0", "0", "::"))
+        for address in filter(None, (place.address, place.address_elsewhere)):
+            with TestClient(explorer_at(place, Shelf([file])), base_url=address) as page:
+                assert page.get(address).status_code == 200
+                assert page.get("/api/runs", headers={"origin": address.partition("/?")[0].rstrip("/")}).is_success
+        number = place.socket.getsockname()[0]
+        with socket.create_connection((printed.strip("[]") if number in ("0.0.0.0", "::") else number, place.port)):
+            pass
+    finally:
+        place.socket.close()
+
+
+@pytest.mark.parametrize(
     ("host", "port", "said"),
     [
+        (f"{'x' * 64}.example", 0, "the address: expected one of this machine, got xxx.*no name of a machine"),
+        ("a..b", 0, "the address: expected one of this machine, got a..b"),
+        ("\udcff", 0, "the address: expected one of this machine, got .udcff"),
+        ("", 0, "the address: expected one of this machine"),
         ("203.0.113.9", 0, "the address: expected one of this machine, got 203.0.113.9"),
         ("no.such.name.invalid", 0, "the address: expected one of this machine"),
         ("127.0.0.1", 70000, "the port: expected 0 to 65,535, got 70000"),
@@ -141,10 +183,39 @@ def test_the_command_opens_what_it_is_given_and_ends_on_ctrl_c(file: Path) -> No
         process.communicate()
 
 
+def test_with_nothing_named_there_is_the_lesson_and_how_to_name_something(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wherefrom", "explore", "--port", "0", "--no-browser", "--host", "0.0.0.0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[4]
+        elsewhere = process.stdout.readline()
+        assert elsewhere.startswith("On other machines it is at http://")
+        assert elsewhere.strip().partition("/?token=")[2] == address.partition("/?token=")[2] != ""
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        for named in (address, elsewhere.split()[-1]):
+            with opener.open(named, timeout=20) as page:
+                assert b"<script" in page.read()
+            with opener.open(f"{named.partition('?')[0]}api/runs", timeout=20) as found:
+                assert json.loads(found.read())["runs"] == []
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert err == (
+            "Nothing is named: the page has the lesson alone. Name a recording, a --folder of them, or a --text.\n"
+        )
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the explorer: expected something to show, got nothing. Name a recording"),
+        (
+            ["."],
+            "a folder without a recording.json. Name a recording in it, or show every recording below it: --folder .",
+        ),
+        (["it's"], """below it: --folder 'it'"'"'s'."""),
         (["nowhere.wherefrom"], "expected a folder with a recording, got nothing there"),
         (["--folder", "nowhere"], "the folder: expected one that is there, got nowhere"),
         (["--text", "a", "--file", "b"], "the prompt: expected one source"),
@@ -153,6 +224,7 @@ def test_the_command_opens_what_it_is_given_and_ends_on_ctrl_c(file: Path) -> No
     ],
 )
 def test_the_command_refuses_in_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "it's").mkdir()
     command = [sys.executable, "-m", "wherefrom", "explore", *arguments, "--no-browser"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")

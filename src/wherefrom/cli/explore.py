@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,9 @@ from wherefrom.cli.app import Command, Library, Model, app
 from wherefrom.cli.measuring import ModelMeasurer
 from wherefrom.cli.printing import print_text, progress_bar
 from wherefrom.cli.prompt import File, read_text, say_of_other
+from wherefrom.errors import RecordingError
 from wherefrom.recording import Recording
+from wherefrom.recording.layout import folder_of, is_recording
 from wherefrom.views.streams import say
 from wherefrom.views.web import HOST, PORT
 
@@ -50,8 +53,9 @@ def explore(
 
     A server on this machine answers a page: the text and who reads whom, every head at a glance, and the map of
     any head from the whole to single weights, exact at any length; and a lesson on how attention works. What sources
-    were worth is measured when the page asks for it, where the recording's model is the one named here. Nothing
-    comes from elsewhere, and nothing is changed. Ctrl-C ends it.
+    were worth is measured when the page asks for it, where the recording's model is the one named here. The lesson
+    needs no recording: with nothing named it is there alone. Nothing comes from elsewhere, and nothing is changed.
+    Ctrl-C ends it.
 
     \b
     Examples:
@@ -65,7 +69,7 @@ def explore(
 
     named: list[Path | tuple[str, Recording]] = list(recordings or ())
     for path in recordings or ():
-        wherefrom.open_recording(path)  # refused before anything listens
+        _require_recording(path)  # refused before anything listens
     prompt = None if text is None and file is None else read_text(text, file)  # likewise, before anything is loaded
     measurer = ModelMeasurer(lambda: wherefrom.load(model, library=library, say=say))
     if prompt is not None:
@@ -75,12 +79,29 @@ def explore(
         say(f"Port {place.instead_of} is taken: this is {place.port}.")
 
     def ready() -> None:
-        measurer.begin()
+        if named or folder is not None:
+            measurer.begin()
+        else:
+            say("Nothing is named: the page has the lesson alone. Name a recording, a --folder of them, or a --text.")
         print_text(f"The explorer is at {place.address} (Ctrl-C ends it)")
+        if place.address_elsewhere is not None:
+            print_text(f"On other machines it is at {place.address_elsewhere}")
         if not no_browser:
             webbrowser.open(place.address)
 
     serve(shelf, place, measurer=measurer, ready=ready)
+
+
+def _require_recording(path: Path) -> None:
+    """Refuse what cannot be opened; of a folder of recordings say how all of them are shown."""
+    try:
+        wherefrom.open_recording(path)
+    except RecordingError as error:
+        if is_recording(path) or not folder_of(path).is_dir():
+            raise
+        way_out = f"Name a recording in it, or show every recording below it: --folder {quote(str(path))}."
+        said = {"expected": error.expected, "given": error.given, "way_out": way_out}
+        raise RecordingError(error.what, **said, **error.facts) from error
 
 
 def _recorded(loaded: Any, prompt: str) -> Recording:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
@@ -26,7 +26,7 @@ from wherefrom.recording import Recording
 from wherefrom.views.web import told
 from wherefrom.views.web.asked import Asked
 from wherefrom.views.web.faults import tell_fault
-from wherefrom.views.web.guard import Guard
+from wherefrom.views.web.guard import LOOPBACK, Guard
 from wherefrom.views.web.jobs import Jobs, Wish
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf, listed
@@ -60,7 +60,7 @@ class Explorer:
         self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
         self._turns: dict[bool, CapacityLimiter] = {}
         self._tellers: dict[str, Teller] = {
-            "run": lambda own, asked: told.about(asked.text("run"), own),
+            "run": self._about,
             "tokens": lambda own, asked: told.tokens(
                 own, asked.number("text", 0), asked.number("start"), asked.number("count")
             ),
@@ -102,7 +102,7 @@ class Explorer:
         asked = Asked(dict(request.query_params))
 
         def answer() -> tuple[str, bytes]:
-            own = self._shelf.recording(asked.text("run"))
+            own = self._recording(asked)
             key = name, self._number(own), tuple(sorted(asked.given.items()))
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
@@ -112,7 +112,7 @@ class Explorer:
         asked = Asked(dict(request.query_params))
 
         def answer() -> tuple[str, bytes]:
-            own = self._shelf.recording(asked.text("run"))
+            own = self._recording(asked)
             found = self._jobs.found(self._number(own), _wish(own, asked))
             if found is not None:
                 return found.packed()
@@ -127,7 +127,7 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             asked = Asked.of_body(body)
-            own = self._shelf.recording(asked.text("run"))
+            own = self._recording(asked)
             return self._jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
 
         return await self._answered(request, answer, of_model=True)
@@ -161,6 +161,26 @@ class Explorer:
             return _refusal(500, tell_fault())
         return Response(body, media_type=kind, headers={"cache-control": "no-store"})
 
+    def _recording(self, asked: Asked) -> Recording:
+        """Return the recording that is asked about: the very one that the page shows, where it says which.
+
+        Raises:
+            InputError: there is none, or another was written in its place since.
+        """
+        own = self._shelf.recording(asked.run)
+        if asked.given.get("version", self._shelf.version(own)) != self._shelf.version(own):
+            raise InputError(
+                "the recording",
+                expected="what this page shows",
+                given="one that was written since",
+                way_out="Load the page again.",
+            )
+        return own
+
+    def _about(self, own: Recording, asked: Asked) -> Message:
+        version = self._shelf.version(own)
+        return Message({**told.about(asked.run, own).facts, **({} if version is None else {"version": version})})
+
     def _number(self, own: Recording) -> int:
         """Return what tells an opened recording from every other, also from one that was closed before."""
         return self._numbers.setdefault(own, next(self._count))
@@ -191,12 +211,18 @@ def _refusal(status: int, sentence: str) -> Response:
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
+async def _gone(request: Request, error: Exception) -> Response:
+    """Answer whoever went away in the middle of asking: with nothing, and without a word where it was started."""
+    return Response(status_code=GONE)
+
+
 def explorer(
     shelf: Shelf,
     *,
     port: int,
-    names: tuple[str, ...] | None = None,
+    names: tuple[str, ...] = LOOPBACK,
     token: str | None = None,
+    anywhere: bool = False,
     jobs: Jobs | None = None,
 ) -> Guard:
     """Return the explorer as an ASGI application.
@@ -206,6 +232,7 @@ def explorer(
         port: that it will be asked at.
         names: hosts that it may be called by; this machine alone unless given.
         token: asked for where it is not None.
+        anywhere: whether it may be called by any address as well.
         jobs: what is measured; without them nothing can be.
     """
     files = {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.is_file()}
@@ -218,5 +245,5 @@ def explorer(
         return FileResponse(path, headers={"cache-control": lasting})
 
     routes = [*Explorer(shelf, jobs).routes(), Route("/", page), Route("/{path:path}", page)]
-    app: Any = Starlette(routes=routes)
-    return Guard(app, port, token=token) if names is None else Guard(app, port, names, token)
+    app: Any = Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone})
+    return Guard(app, port, names, token, anywhere)

@@ -11,7 +11,9 @@ from wherefrom.readable import readable
 
 ALL = "all"
 MOST_TEXT = 1000
-"""Characters of a name or of what is looked for."""
+"""Characters of a word or of what is looked for."""
+MOST_NAME = 4096
+"""Bytes of a recording's name: a path may have as many. An address has three for each."""
 DIGITS = 9
 
 
@@ -47,8 +49,21 @@ class Asked:
                 raise cls._refused(name, "whole characters", "half of one")
         return cls({name: str(value) for name, value in own.items()})
 
-    def text(self, name: str) -> str:
+    @property
+    def run(self) -> str:
+        """The name of the recording that is asked about.
+
+        Raises:
+            InputError: it is not there, or too long.
+        """
+        return self.text("run", MOST_NAME)
+
+    def text(self, name: str, most: int = MOST_TEXT) -> str:
         """Return a parameter as it stands.
+
+        Args:
+            name: its own.
+            most: characters that it may have.
 
         Raises:
             InputError: it is not there, or too long.
@@ -56,8 +71,8 @@ class Asked:
         if name not in self.given:
             raise self._refused(name, "a value", "none")
         value = self.given[name]
-        if len(value) > MOST_TEXT:
-            raise self._refused(name, f"at most {MOST_TEXT:,} characters", f"{len(value):,}")
+        if len(value) > most:
+            raise self._refused(name, f"at most {most:,} characters", f"{len(value):,}")
         return value
 
     def number(self, name: str, default: int | None = None) -> int:

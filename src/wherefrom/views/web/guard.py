@@ -2,7 +2,8 @@
 
 A page of another site can make a browser ask a server on this machine (and, by a name that it turns into this machine's
 address, read the answer). So a request is answered only if it names this server itself as its host, and if no other
-site is its origin. Beyond this machine's own address a token is asked for as well, once: it is then a cookie.
+site is its origin. Where the server listens at all addresses, any address will do as its host: only a name can be
+turned into another machine. Beyond this machine's own address a token is asked for as well, once: it is then a cookie.
 
 The policy that goes out with every answer lets the page load scripts, styles and data from here alone, run none that
 stands in a text, and be framed by nobody.
@@ -11,9 +12,10 @@ stands in a text, and be framed by nobody.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
@@ -24,9 +26,14 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MOST_BODY = 64 * 1024
 """Bytes of a request's body."""
-MOST_QUERY = 8 * 1024
+TOO_LONG = (413, f"Expected at most {MOST_BODY:,} bytes.")
+MOST_QUERY = 32 * 1024
+"""Bytes of an address: of the longest name and the longest text at once, each byte of which it writes as three."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-COOKIE = "wherefrom-token"
+COOKIE = "wherefrom-token-{port}"
+"""Its name: all servers of a host, at whatever port, are sent the cookies of each other."""
+NAMED = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(?::(\d{1,5}))?")
+"""A host as it stands in a request: its name or address, and its port."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -58,14 +65,20 @@ class Guard:
     Args:
         app: what is guarded.
         port: that the server listens on.
-        names: hosts that it may be called by, such as "127.0.0.1".
+        names: hosts that it may be called by, each as `one_spelling` writes it.
         token: asked for where it is not None.
+        anywhere: whether it may be called by any address as well; then there is a token.
     """
 
     app: App
     port: int
     names: tuple[str, ...] = LOOPBACK
     token: str | None = None
+    anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse to be open to everybody."""
+        assert self.token is not None or not self.anywhere, "who is called by any address asks for a token"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
@@ -75,7 +88,7 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers_of(scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             await _say(send, *refusal)
@@ -84,20 +97,17 @@ class Guard:
             await self._ask_for_token(scope, send)
             return
 
-        async def with_policy(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
-
-        await self.app(scope, _bounded(receive), with_policy)
+        exchange = _Exchange(receive, send)
+        await self.app(scope, exchange.receive, exchange.send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str] | None:
         """Return the status and the sentence of a request that is not answered."""
-        hosts = {f"{name}:{self.port}" for name in self.names} | ({*self.names} if self.port == 80 else set())
-        if headers.get(b"host", "").lower() not in hosts:
-            return 421, f"This server answers to {', '.join(sorted(hosts))} alone."
-        origin = headers.get(b"origin")
-        if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
+        host = headers.get(b"host", "").lower()
+        if not self._is_called(host):
+            port = "" if self.port == 80 else f":{self.port}"
+            own = [f"{name}{port}" for name in sorted(self.names)] + ["any address of this machine"] * self.anywhere
+            return 421, f"This server answers to {', '.join(own)} alone."
+        if headers.get(b"origin", f"http://{host}").lower() != f"http://{host}":
             return 403, "Pages of other sites are not answered."
         if headers.get(b"sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "Pages of other sites are not answered."
@@ -105,39 +115,95 @@ class Guard:
             return 414, f"Expected an address of at most {MOST_QUERY:,} bytes."
         size = headers.get(b"content-length", "0")
         if not size.isdigit() or int(size) > MOST_BODY:
-            return 413, f"Expected at most {MOST_BODY:,} bytes."
+            return TOO_LONG
         return None
 
-    def _knows_token(self, headers: dict[bytes, str]) -> bool:
-        try:
-            given = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
-        except CookieError:
+    def _is_called(self, host: str) -> bool:
+        """Whether a host, as a request has it, is this server."""
+        found = NAMED.fullmatch(host)
+        if found is None or int(found[2] or 80) != self.port:
             return False
-        return given is not None and hmac.compare_digest(given.value.encode(), str(self.token).encode())
+        return one_spelling(found[1]) in self.names or (self.anywhere and address_of(found[1]) is not None)
+
+    def _knows_token(self, headers: dict[bytes, str]) -> bool:
+        """Whether the token is among the cookies, whatever other servers of this host have made of theirs."""
+        given = (cookie.strip().partition("=") for cookie in headers.get(b"cookie", "").split(";"))
+        return any(name == self._cookie and self._is_token(value) for name, _, value in given)
+
+    @property
+    def _cookie(self) -> str:
+        return COOKIE.format(port=self.port)
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), str(self.token).encode())
 
     async def _ask_for_token(self, scope: Scope, send: Send) -> None:
         """Take the token from the address into a cookie, and the address back to what it is without; or refuse."""
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if scope["path"] != "/" or not hmac.compare_digest(given.encode(), str(self.token).encode()):
+        if scope["path"] != "/" or not self._is_token(given):
             await _say(send, 401, "Expected the address with its token, as it was printed when the server started.")
             return
-        cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": [*headers, *HEADERS]})
         await send({"type": "http.response.body", "body": b""})
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Return what receives a body, and stops one that is longer than it may be."""
-    left = MOST_BODY
+def _headers_of(scope: Scope) -> dict[bytes, str]:
+    """Return the headers of a request; of one that stands there twice both, so that neither goes unseen."""
+    found: dict[bytes, str] = {}
+    for given, value in scope["headers"]:
+        name, between = given.lower(), "; " if given.lower() == b"cookie" else ", "
+        found[name] = value.decode("latin-1") if name not in found else found[name] + between + value.decode("latin-1")
+    return found
 
-    async def bounded() -> MutableMapping[str, Any]:
-        nonlocal left
-        message = await receive()
-        left -= len(message.get("body", b""))
-        return message if left >= 0 else {"type": "http.disconnect"}
 
-    return bounded
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host is, in brackets or not; None for a name."""
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+
+
+def one_spelling(host: str) -> str:
+    """Return a host in the one spelling that browsers have for it: "[::1]" for "0:0:0:0:0:0:0:1", "vm" for "VM"."""
+    address = address_of(host)
+    if address is None:
+        return host.lower()
+    return f"[{address.compressed}]" if address.version == 6 else address.compressed
+
+
+class _Exchange:
+    """One request and its answer: with the policy, and with a body no longer than it may be.
+
+    A longer one is answered here. To the application, whoever asked is gone then, and what it answers goes nowhere.
+    """
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._left = MOST_BODY
+        self._begun = self._over = False
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Return what comes next of the request."""
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left >= 0:
+            return message
+        if not self._begun:
+            self._begun = self._over = True
+            await _say(self._send, *TOO_LONG)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Pass on a part of the answer."""
+        if self._over:
+            return
+        if message["type"] == "http.response.start":
+            self._begun = True
+            message["headers"] = [*message.get("headers", ()), *HEADERS]
+        await self._send(message)
 
 
 async def _say(send: Send, status: int, sentence: str) -> None:
