@@ -9,9 +9,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from starlette.testclient import TestClient
@@ -38,6 +39,18 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_recording(made, tmp_path_factory.mktemp("served") / "hand.wherefrom")
 
 
+SLOW = """
+import sys, threading, time
+from wherefrom.cli import main
+from wherefrom.views.web import app
+
+app.told.units = lambda *asked: (print('begun', flush=True), time.sleep(100))
+threads = threading._shutdown
+threading._shutdown = lambda: (time.sleep(100), threads())  # as a pool of threads at work would have it
+main()
+"""
+
+
 @contextmanager
 def served(file: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """Yield a server's process, its address, and the port it had wanted instead."""
@@ -51,6 +64,11 @@ def served(file: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str, 
     finally:
         process.kill()
         process.communicate()
+
+
+def suppressed(do: Callable[[str], object], address: str) -> None:
+    with suppress(OSError):
+        do(address)
 
 
 def ask(address: str) -> bytes:
@@ -71,6 +89,22 @@ def test_it_answers_and_ends_in_order(file: Path, end: signal.Signals) -> None:
             assert (out, process.returncode) == ("ended\n", 0)
         with pytest.raises(urllib.error.URLError):
             ask(f"{address}api/runs")
+
+
+def test_ctrl_c_waits_for_no_answer(file: Path) -> None:
+    command = [sys.executable, "-c", SLOW, "explore", str(file), "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[4]
+            asking = Thread(target=lambda: suppressed(ask, f"{address}api/units?run=hand&text=0&by=word"), daemon=True)
+            asking.start()
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=50)
+            assert (process.returncode, err) == (0, "")
+        finally:
+            process.kill()
 
 
 def test_a_second_one_takes_another_port_and_says_so(file: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import webbrowser
 from pathlib import Path
 from shlex import quote
@@ -64,7 +66,7 @@ def explore(
       wherefrom explore --folder runs --no-browser
       wherefrom explore --text "The capital of Italy is"
     """
-    from wherefrom.views.web.serve import open_place, serve
+    from wherefrom.views.web.serve import is_answering, open_place, serve
     from wherefrom.views.web.shelf import Shelf
 
     named: list[Path | tuple[str, Recording]] = list(recordings or ())
@@ -90,6 +92,9 @@ def explore(
             webbrowser.open(place.address)
 
     serve(shelf, place, measurer=measurer, ready=ready)
+    if is_answering():  # of a long text it may take a while, and the end of a process waits for all of its threads
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _require_recording(path: Path) -> None:

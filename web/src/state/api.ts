@@ -23,11 +23,15 @@ const MOST_BYTES = 48 * 1024 * 1024;
 /** What a kept answer costs besides its bytes. */
 const OVERHEAD = 512;
 const ARRAYS = "application/octet-stream";
+/** Where it is asked what there is in a recording. */
+const OPENING = "api/run?";
 
 export class Api {
   private readonly kept = new Map<string, Message<unknown>>();
   private readonly flights = new Map<string, Flight>();
   private readonly queue: (() => void)[] = [];
+  /** Of each recording that was opened, which writing of its file this page shows. */
+  private readonly versions = new Map<string, string>();
   private running = 0;
   private held = 0;
 
@@ -61,8 +65,8 @@ export class Api {
   }
 
   /** Ask for what changes while one looks, or for something to be done: nothing of it is kept. */
-  send<Facts>(method: "GET" | "POST" | "DELETE", path: string, query: Query, signal: AbortSignal, body?: unknown): Promise<Message<Facts>> {
-    const asked = body === undefined ? { method } : { method, body: JSON.stringify(body) };
+  send<Facts>(method: "GET" | "POST" | "DELETE", path: string, query: Query, signal: AbortSignal, body?: Readonly<Record<string, unknown>>): Promise<Message<Facts>> {
+    const asked = body === undefined ? { method } : { method, body: JSON.stringify({ ...body, version: this.versions.get(String(body["run"])) }) };
     return this.inTurn(signal, () => this.fetched(addressOf(path, query), signal, asked)) as Promise<Message<Facts>>;
   }
 
@@ -133,7 +137,7 @@ export class Api {
   private async fetched(address: string, signal: AbortSignal, asked: RequestInit = {}): Promise<Message<unknown>> {
     let answer: Response;
     try {
-      answer = await this.ask(address, { ...asked, signal, headers: { accept: `application/json, ${ARRAYS}`, ...(asked.body ? { "content-type": "application/json" } : {}) } });
+      answer = await this.ask(this.versioned(address), { ...asked, signal, headers: { accept: `application/json, ${ARRAYS}`, ...(asked.body ? { "content-type": "application/json" } : {}) } });
     } catch (error) {
       if (signal.aborted) throw error;
       throw new ApiError("The server does not answer. Is `wherefrom explore` still running?");
@@ -141,8 +145,23 @@ export class Api {
     if (!answer.ok) throw new ApiError(await sentence(answer));
     if (answer.headers.get("content-type")?.startsWith(ARRAYS)) return decode(await answer.arrayBuffer());
     const text = await answer.text();
+    const facts = JSON.parse(text) as unknown;
+    if (address.startsWith(OPENING)) this.opened(facts as { key?: string; version?: string });
     // Parsed text takes more memory than its characters; a factor is near enough for a bound.
-    return { facts: JSON.parse(text) as unknown, arrays: {}, bytes: 4 * text.length };
+    return { facts, arrays: {}, bytes: 4 * text.length };
+  }
+
+  /** The address, with which writing of the recording it is about: of another one nothing is mixed into the page. */
+  private versioned(address: string): string {
+    const run = new URLSearchParams(address.slice(address.indexOf("?") + 1)).get("run");
+    const version = run === null || address.startsWith(OPENING) ? undefined : this.versions.get(run);
+    return version === undefined ? address : `${address}&version=${version}`;
+  }
+
+  private opened({ key, version }: { key?: string; version?: string }): void {
+    if (key === undefined || version === undefined) return;
+    if ((this.versions.get(key) ?? version) !== version) throw new ApiError("The recording was written anew since this page opened it. Load the page again.");
+    this.versions.set(key, version);
   }
 
   private keep(address: string, message: Message<unknown>): void {

@@ -148,6 +148,26 @@ describe("Api", () => {
     expect((await Promise.all(many)).map(({ facts }) => facts)).toEqual([4, 5, 6, 7, 8]);
   });
 
+  it("asks about the very writing of a recording that it opened, and takes no other", async () => {
+    const { asked, ask } = server();
+    const api = new Api(ask);
+    const ended = async (promise: Promise<unknown>, answer: unknown): Promise<string> => {
+      await settle();
+      asked.at(-1)?.answer(200, answer);
+      return promise.then(() => "taken", (error: Error) => error.message);
+    };
+    expect(await ended(api.get("run", { run: "a b" }, never), { key: "a b", version: "1f" })).toBe("taken");
+    void api.get("row", { run: "a b", destination: 3 }, never);
+    void api.get("row", { run: "other", destination: 3 }, never);
+    void api.send("POST", "jobs", {}, never, { run: "a b", destination: 3 });
+    await settle();
+    expect(asked.slice(1).map(({ address }) => address)).toEqual(["api/row?run=a+b&destination=3&version=1f", "api/row?run=other&destination=3", "api/jobs"]);
+    expect(JSON.parse(String(asked[3]?.sent.body))).toEqual({ run: "a b", destination: 3, version: "1f" });
+    asked.slice(1).forEach(({ answer }) => answer(200, {}));
+    expect(await ended(api.send("GET", "run", { run: "a b" }, never), { key: "a b", version: "20" })).toContain("written anew since this page opened it");
+    expect(await ended(api.send("GET", "run", { run: "a b" }, never), { key: "a b", version: "1f" })).toBe("taken");
+  });
+
   it("stays below its bound, and drops what was asked for longest ago", async () => {
     const bound = 6000;
     const api = new Api(() => Promise.resolve(new Response(JSON.stringify("x".repeat(200)))), bound);

@@ -6,15 +6,18 @@ means nothing, is answered with its sentence.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
@@ -33,6 +36,8 @@ from wherefrom.views.web.shelf import Shelf, listed
 from wherefrom.views.web.wire import Message
 
 STATIC = Path(__file__).parent / "static"
+ANSWERING = "answering"
+"""What threads are called that compute an answer."""
 GONE = 499
 """The status of an answer that nobody waits for."""
 AT_ONCE = 4
@@ -103,7 +108,7 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             own = self._recording(asked)
-            key = name, self._number(own), tuple(sorted(asked.given.items()))
+            key = name, self._identity(own), tuple(sorted(asked.given.items()))
             return self._answers.get(key, lambda: teller(own, asked).packed(), lambda packed: len(packed[1]))
 
         return await self._answered(request, answer)
@@ -113,7 +118,7 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             own = self._recording(asked)
-            found = self._jobs.found(self._number(own), _wish(own, asked))
+            found = self._jobs.found(self._identity(own), _wish(own, asked))
             if found is not None:
                 return found.packed()
             refusal = self._jobs.refusal(own)
@@ -128,7 +133,7 @@ class Explorer:
         def answer() -> tuple[str, bytes]:
             asked = Asked.of_body(body)
             own = self._recording(asked)
-            return self._jobs.start(self._number(own), own, _wish(own, asked)).told().packed()
+            return self._jobs.start(self._identity(own), own, _wish(own, asked)).told().packed()
 
         return await self._answered(request, answer, of_model=True)
 
@@ -152,7 +157,7 @@ class Explorer:
             async with self._turns.setdefault(of_model, CapacityLimiter(AT_ONCE)):
                 if await request.is_disconnected():
                     return Response(status_code=GONE)
-                kind, body = await to_thread.run_sync(answer)
+                kind, body = await _in_thread(answer)
         except InputError as error:
             return _refusal(400, str(error))
         except WherefromError as error:
@@ -181,14 +186,14 @@ class Explorer:
         version = self._shelf.version(own)
         return Message({**told.about(asked.run, own).facts, **({} if version is None else {"version": version})})
 
-    def _number(self, own: Recording) -> int:
-        """Return what tells an opened recording from every other, also from one that was closed before."""
-        return self._numbers.setdefault(own, next(self._count))
+    def _identity(self, own: Recording) -> str:
+        """Return what tells a recording from every other, also from what is written in its place later."""
+        return self._shelf.version(own) or f"in memory {self._numbers.setdefault(own, next(self._count))}"
 
     def _tile(self, own: Recording, asked: Asked) -> Message:
         index, head = asked.number("call"), asked.number("head")
         call = told.call_of(own, index)
-        map_ = self._maps.get((self._number(own), index, head), lambda: HeadMap(call, head), lambda _: 1)
+        map_ = self._maps.get((self._identity(own), index, head), lambda: HeadMap(call, head), lambda _: 1)
         return told.tile(map_, *map(asked.number, ("level", "row", "column")), of=asked.text("of"))
 
 
@@ -204,6 +209,21 @@ def _wish(own: Recording, asked: Asked) -> Wish:
     target = asked.text("target") if "target" in asked.given else None
     layer = None if index is None else call.layer
     return Wish(asked.number("destination"), layer, head, call.kind, call.part, target)
+
+
+async def _in_thread(answer: Callable[[], tuple[str, bytes]]) -> tuple[str, bytes]:
+    """Compute an answer in a thread of its own, which keeps neither the loop nor the end of the process waiting."""
+    done: Future[tuple[str, bytes]] = Future()
+
+    def compute() -> None:
+        done.set_running_or_notify_cancel()
+        try:
+            done.set_result(answer())
+        except BaseException as error:  # raised where the answer is waited for
+            done.set_exception(error)
+
+    Thread(target=compute, name=ANSWERING, daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _refusal(status: int, sentence: str) -> Response:

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -71,12 +71,12 @@ class Job:
 
     Attributes:
         key: its name, which nobody guesses.
-        question: what tells it from others: a recording's number, and the wish.
+        question: what tells it from others: what tells its recording from others, and the wish.
         recording: that it is about; let go when it is over, since jobs are remembered for longer than files are open.
     """
 
     key: str
-    question: tuple[int, Wish]
+    question: tuple[Hashable, Wish]
     recording: Recording | None
     state: State = "waiting"
     what: str = ""
@@ -115,11 +115,11 @@ class Jobs:
         way_out = "Start the explorer by the command `wherefrom explore`."
         return InputError("measuring", expected="a model that runs", given="a page without one", way_out=way_out)
 
-    def start(self, number: int, recording: Recording, wish: Wish) -> Job:
+    def start(self, identity: Hashable, recording: Recording, wish: Wish) -> Job:
         """Return the job of a question: the one that there is, or a new one.
 
         Args:
-            number: of the recording.
+            identity: what tells the recording from others.
             recording: that is asked about.
             wish: what is to be measured.
 
@@ -130,7 +130,7 @@ class Jobs:
         if refusal is not None:
             raise refusal
         with self._lock:
-            known = self._known((number, wish), ("waiting", "running", "done"))
+            known = self._known((identity, wish), ("waiting", "running", "done"))
             if known is not None:
                 return known
             if len(self._waiting) >= MOST_WAITING:
@@ -138,7 +138,7 @@ class Jobs:
                 raise InputError(
                     "what is measured", expected=f"at most {MOST_WAITING} waiting", given="one more", way_out=way_out
                 )
-            job = Job(secrets.token_urlsafe(12), (number, wish), recording)
+            job = Job(secrets.token_urlsafe(12), (identity, wish), recording)
             self._waiting.append(job)
             self._more.notify()
             self._jobs[job.key] = job
@@ -173,10 +173,10 @@ class Jobs:
                 self._waiting.remove(job)
         return job
 
-    def found(self, number: int, wish: Wish) -> Message | None:
+    def found(self, identity: Hashable, wish: Wish) -> Message | None:
         """Return what was found for a question; None where it was not measured."""
         with self._lock:
-            known = self._known((number, wish), ("done",))
+            known = self._known((identity, wish), ("done",))
             return None if known is None else known.found
 
     def close(self, patience: float) -> None:
@@ -187,7 +187,7 @@ class Jobs:
         while time.monotonic() < end and any(job.state == "running" for job in list(self._jobs.values())):
             time.sleep(STEP)
 
-    def _known(self, question: tuple[int, Wish], states: tuple[State, ...]) -> Job | None:
+    def _known(self, question: tuple[Hashable, Wish], states: tuple[State, ...]) -> Job | None:
         alike = (
             job
             for job in reversed(self._jobs.values())

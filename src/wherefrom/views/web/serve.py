@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import uvicorn
 from wherefrom.errors import InputError
 from wherefrom.readable import readable
 from wherefrom.views.web import HOST, PORT
-from wherefrom.views.web.app import explorer
+from wherefrom.views.web.app import ANSWERING, explorer
 from wherefrom.views.web.guard import LOOPBACK, MOST_QUERY, Guard, one_spelling
 from wherefrom.views.web.jobs import Jobs, Measurer
 from wherefrom.views.web.shelf import Shelf
@@ -184,12 +186,22 @@ def serve(
         jobs.close(PATIENCE)
 
 
+def is_answering() -> bool:
+    """Whether answers are being computed, which nobody waits for once `serve` has ended."""
+    return any(thread.name == ANSWERING for thread in threading.enumerate())
+
+
 class _Server(uvicorn.Server):
     """A server that says when it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None] | None) -> None:
         super().__init__(config)
         self._ready = ready
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; that answers are given up then is no fault, and nothing is said of it."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
