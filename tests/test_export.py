@@ -209,7 +209,7 @@ def test_too_large_a_page_is_refused_before_it_is_made(recording: Recording) -> 
         exported(own, most=0.3, progress=lambda done, total: pytest.fail("it was begun"))
     with pytest.raises(InputError, match=r"the page: expected at most [\d.]+ MB, got \d.\d MB."):
         exported(own, most=(size - 1) / 1e6)
-    assert len(exported(own, most=size / 1e6).content) == size
+    assert len(exported(own, most=(size + 0.5) / 1e6).content) == size
 
 
 def test_of_a_map_of_several_tiles_the_forecast_is_near_too() -> None:
@@ -245,6 +245,11 @@ def test_the_command(file: Path) -> None:
     assert export(file, page, "--overwrite").code == 0
     assert page.read_bytes() != before
     assert {path.name for path in file.parent.iterdir()} == {"hand.wherefrom", "page.html"}
+
+
+def test_a_recording_that_one_stands_in_has_its_name(file: Path) -> None:
+    assert typed(file, "export", ".", file.parent / "page.html").code == 0
+    assert _Parsed((file.parent / "page.html").read_bytes()).about["run"] == "hand"
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,13 @@ def export(
         if given is not None
     }
     opened = wherefrom.open_recording(recording)
-    from wherefrom.recording.layout import SUFFIX
     from wherefrom.views.cost import size
     from wherefrom.views.web.exported import Carried, exported
+    from wherefrom.views.web.shelf import name_of
 
     sizes = {"layers": ("layer", _layers(opened)), "positions": ("position", len(opened))}
     chosen = {name: numbers.within(*sizes[name]) for name, numbers in kept.items()}
-    carried = Carried(opened, recording.name.removesuffix(SUFFIX), heads, moved=moved, **chosen)
+    carried = Carried(opened, name_of(recording), heads, moved=moved, **chosen)
     with progress_bar(quiet=False) as bar:
         told = None if bar is None else lambda done, total: bar("answering", done, total)
         made = exported(carried, most=most_mb, foretold=lambda bytes_: say(f"about {size(bytes_)}"), progress=told)

@@ -258,9 +258,9 @@ def _key_of(path: Path, folder: Path) -> str:
     return _in_characters(_shortened(path.relative_to(folder).as_posix()))
 
 
-def _name_of(path: Path) -> str:
-    """Return a path's own name, also where it has none, as "." and what ends in ".."."""
-    return path.name if path.name not in ("", "..") else path.resolve().name
+def name_of(path: Path) -> str:
+    """Return what a recording is called by its path, also where that has no name, as "." and what ends in ".."."""
+    return _in_characters(_shortened(path.name if path.name not in ("", "..") else path.resolve().name))
 
 
 def _shortened(name: str) -> str:
@@ -278,8 +278,7 @@ def _in_characters(text: str) -> str:
 def _named(given: Sequence[Path | tuple[str, Recording]]) -> Iterator[Run]:
     used: set[str] = set()
     for one in given:
-        name = _shortened(_name_of(one)) if isinstance(one, Path) else one[0]
-        key = _unused(_in_characters(name), used)
+        key = _unused(name_of(one) if isinstance(one, Path) else _in_characters(one[0]), used)
         used.add(key)
         yield Run(key, path=one.resolve()) if isinstance(one, Path) else Run(key, recording=one[1])
 
