@@ -30,6 +30,8 @@ export class Explorer {
   /** The recording that this one is compared with. */
   readonly beside: Beside;
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
+  /** The list was asked for: a single recording does not open by itself. */
+  listed = false;
   private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
   private readonly texts: Texts;
@@ -97,21 +99,28 @@ export class Explorer {
     return this.texts.of(this.shown, this.call, of);
   }
 
-  /** Change the selection. The address follows; another recording or page is a step that "back" undoes. */
-  choose(change: Partial<Selection>): void {
+  /** Change the selection. The address follows; another recording or page is a step that "back" undoes, if it was chosen. */
+  choose(change: Partial<Selection>, byItself = false): void {
     const before = this.selection;
     const after = changed(before, change);
     const step = after.run !== before.run || after.beside !== before.beside || after.page !== before.page;
     // "Back" leads to what was chosen last before the step, also if the address does not say so yet.
-    if (step) this.write();
+    if (step && !byItself) this.write();
     this.selection = after;
-    if (step) this.place.history.pushState(null, "", format(after));
+    if (step && byItself) this.write();
+    else if (step) this.place.history.pushState(null, "", format(after));
     else this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
   }
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */
-  open(run: string | null, every = false): void {
-    this.choose({ run, beside: null, page: "explore", call: null, every, head: null, destination: null, source: null, window: null, target: null });
+  open(run: string | null, every = false, byItself = false): void {
+    this.choose({ run, beside: null, page: "explore", call: null, every, head: null, destination: null, source: null, window: null, target: null }, byItself);
+  }
+
+  /** The list of recordings, also where there is but one. */
+  list(): void {
+    this.listed = true;
+    this.open(null);
   }
 
   /** Look at the recording beside another; null: which one is still to be chosen. */
