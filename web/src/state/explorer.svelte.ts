@@ -6,6 +6,7 @@ import type { Call, Run } from "../wire/api";
 import { Api } from "./api";
 import { Asked, asking } from "./asked.svelte";
 import { Beside } from "./beside.svelte";
+import type { Held } from "./held";
 import { changed, format, parse, START, type Selection } from "./selection";
 import { type Text, Texts } from "./text.svelte";
 
@@ -19,7 +20,7 @@ const PAUSE_MS = 200;
 /** A recording as the selection looks at it: the one that is shown, or the one beside it. */
 export type Looked = Pick<
   Explorer,
-  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "text" | "choose" | "pick" | "chooseHead"
+  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "held" | "text" | "choose" | "pick" | "chooseHead"
 >;
 
 export class Explorer {
@@ -40,6 +41,8 @@ export class Explorer {
   constructor(
     private readonly place: Window,
     readonly api = new Api(),
+    /** What a page that holds its answers holds. */
+    readonly held: Held | null = null,
   ) {
     this.texts = new Texts(api);
     this.selection = parse(place.location.hash);
