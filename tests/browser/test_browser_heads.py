@@ -96,7 +96,7 @@ def test_what_has_no_picture_says_why(page: Page, server: Served) -> None:
 
 
 def test_without_a_head_the_map_offers_them(page: Page, heads) -> None:
-    expect(panel(page, "Map")).to_contain_text("All heads are chosen. Choose one of layer 1 to see its map:")
+    expect(panel(page, "Map")).to_contain_text("All heads of layer 1 are chosen. Choose one to see its map")
     panel(page, "Map").get_by_role("button", name="Layer 1, head 3").click()
     in_address(page, "head=3")
     expect(panel(page, "Map").get_by_role("application")).to_be_visible()
