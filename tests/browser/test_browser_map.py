@@ -189,6 +189,8 @@ def test_cells_begin_beside_and_below_the_names(page: Page, server: Served) -> N
     cells, across, down = (
         one.bounding_box() for one in (map_of(page), place.locator(".names.across"), place.locator(".names.down"))
     )
-    assert cells is not None and across is not None and down is not None
+    assert cells is not None
+    assert across is not None
+    assert down is not None
     assert cells["y"] >= across["y"] + across["height"] - 0.5
     assert cells["x"] >= down["x"] + down["width"] - 0.5
