@@ -74,3 +74,35 @@ def test_a_second_one_that_is_broken_or_gone_says_so(page: Page, server: Served,
         expect(page.get_by_text(f"{beside}, the second recording:")).to_contain_text(words)
         page.get_by_role("button", name="close the comparison").click()
         expect(panel(page, "Text")).to_be_visible()
+
+
+WHERE = """map => {
+  const at = map.getBoundingClientRect();
+  const { x, y, width } = map.querySelector("canvas.leaflet-tile").getBoundingClientRect();
+  return [x - at.x, y - at.y, width];
+}"""
+
+
+def test_both_maps_show_the_same_window_and_no_more_than_all(page: Page, server: Served) -> None:
+    page.goto(server.link(page="compare", run=TALK, beside=OTHER, call=1, head=2, window="300_300_2"))
+    maps = [panel(page, title).get_by_role("application") for title in ("A: map", "B: map")]
+    for one in maps:
+        expect(one.locator("canvas.leaflet-tile-loaded").first).to_be_visible()
+    box = maps[0].bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 70, box["y"] + 90)
+    for turn in (-150, 400, 800, 800, 800, -100):
+        page.mouse.wheel(0, turn)
+        page.wait_for_timeout(500)
+        first, second = (one.evaluate(WHERE) for one in maps)
+        assert first == second
+        found = re.search(r"window=[\d.]+_[\d.]+_(-?[\d.]+)", page.url)
+        assert found is None or float(found[1]) > -2.5
+    assert found is not None
+
+
+def test_it_opens_on_what_both_have(page: Page, server: Served) -> None:
+    page.goto(server.link(page="compare", run=OTHER, beside=TALK, call=1, head=2))
+    shown = panel(page, "B: map")
+    expect(shown.get_by_role("button", name="Show what both maps have")).to_be_visible()
+    expect(shown.locator(".columns .tick").last).not_to_have_text("734")

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import wherefrom
+from conftest import Open
 from see import chosen, colours, in_address, panel
 from stage import TALK, TALK_TOKENS, Served
 from wherefrom.questions.figures import repeats_of
@@ -99,3 +100,35 @@ def test_without_a_head_the_map_offers_them(page: Page, heads) -> None:
     panel(page, "Map").get_by_role("button", name="Layer 1, head 3").click()
     in_address(page, "head=3")
     expect(panel(page, "Map").get_by_role("application")).to_be_visible()
+
+
+def test_heads_are_one_stop_of_tab_and_arrows_go_through_them(page: Page, heads) -> None:
+    heads.get_by_role("combobox", name="Order of the heads").focus()
+    grid = heads.get_by_role("toolbar")
+    expect(grid.locator("[tabindex='0']")).to_have_count(1)
+    grid.locator("[tabindex='0']").focus()
+    for key, name in (
+        ("ArrowRight", "Layer 1, head 0"),
+        ("ArrowDown", "Layer 2, head 0"),
+        ("ArrowRight", "Layer 2, head 1"),
+        ("ArrowUp", "Layer 1, head 1"),
+        ("ArrowUp", "Layer 0, head 1"),
+        ("ArrowUp", "Layer 0, head 1"),
+        ("ArrowLeft", "Layer 0, head 0"),
+    ):
+        page.keyboard.press(key)
+        expect(grid.get_by_role("button", name=name)).to_be_focused()
+    page.keyboard.press("Enter")
+    in_address(page, "call=0", "head=0")
+    page.keyboard.press("Tab")
+    assert not grid.evaluate("one => one.contains(document.activeElement)")
+
+
+def test_a_head_chosen_elsewhere_comes_into_sight(opened: Open, server: Served) -> None:
+    page = opened(server.link(run=TALK, call=2, head=5), viewport={"width": 1280, "height": 330})
+    head = panel(page, "Heads").get_by_role("button", name="Layer 2, head 5")
+    expect(head).to_be_in_viewport()
+    for _ in range(2):
+        page.keyboard.press("[")
+    expect(panel(page, "Heads").get_by_role("button", name="Layer 0, head 5")).to_be_in_viewport()
+    expect(head).not_to_be_in_viewport()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from conftest import Open
 from see import chosen, in_address, in_list, option, panel, text, token
-from stage import OTHER, TALK, TALK_TOKENS, THOUSANDS, Served
+from stage import OTHER, TALK, TALK_TOKENS, THOUSANDS, Served, served
 
 KEYS = ["broken", "empty rows", "everything", "long", OTHER, "some rows", TALK, THOUSANDS]
 
@@ -31,6 +32,23 @@ def test_every_recording_is_listed_and_opens(page: Page, server: Served) -> None
     chosen(page, TALK_TOKENS - 1)
     page.get_by_role("button", name="wherefrom").click()
     expect(page.get_by_role("heading", name="Recordings")).to_be_visible()
+
+
+def test_a_single_recording_opens_in_place_of_the_list_which_can_be_asked_for(browser: Browser, shelf: Path) -> None:
+    with served(shelf / f"{TALK}.wherefrom") as alone:
+        page = browser.new_page()
+        page.goto("about:blank")
+        page.goto(alone.address)
+        chosen(page, TALK_TOKENS - 1)
+        expect(page.get_by_role("button", name=re.compile("compare with"))).to_have_count(0)
+        page.get_by_role("button", name="wherefrom").click()
+        expect(page.get_by_role("heading", name="Recordings")).to_be_visible()
+        in_list(page, TALK).click()
+        chosen(page, TALK_TOKENS - 1)
+        for _ in range(3):
+            page.go_back()
+        expect(page).to_have_url("about:blank")
+        page.close()
 
 
 def test_a_recording_is_opened_from_the_keyboard(page: Page, server: Served) -> None:

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import wherefrom
+from conftest import NARROW, Open
 from see import colours, in_address, option, panel
 from shown import digits
 from stage import TALK, Served
@@ -54,7 +55,7 @@ def test_buttons_keys_and_wheel_zoom_and_the_pointer_pans(whole: Page) -> None:
     place.get_by_role("button", name="Zoom in").click()
     expect(whole).to_have_url(re.compile(r"window=[\d.]+_[\d.]+_0"))
     place.get_by_role("button", name="Zoom out").click()
-    expect(whole).to_have_url(re.compile(r"window=[\d.]+_[\d.]+_-1"))
+    expect(whole).not_to_have_url(re.compile("window"))  # no further out than the whole
     map_of(whole).focus()
     whole.keyboard.press("+")
     expect(whole).to_have_url(re.compile(r"_0(&|$)"))
@@ -66,6 +67,8 @@ def test_buttons_keys_and_wheel_zoom_and_the_pointer_pans(whole: Page) -> None:
     point(whole)
     whole.mouse.wheel(0, -200)
     expect(whole).to_have_url(re.compile(r"_[1-9](&|$)"))
+    whole.keyboard.press("-")  # the wheel leaves the keys with the map
+    expect(whole).to_have_url(re.compile(r"_0(&|$)"))
     before = whole.url
     point(whole)
     whole.mouse.down()
@@ -108,7 +111,7 @@ def test_under_the_pointer_stands_the_weight_and_both_tokens(page: Page, server:
     recording = wherefrom.open_recording(shelf / f"{TALK}.wherefrom")
     page.goto(server.link(run=TALK, call=1, head=2, window="700.5_690.5_4"))
     drawn(page)
-    for rows, columns in ((0, 0), (-3, 5), (7, -11)):
+    for rows, columns in ((0, 0), (-3, 5), (7, -8)):
         point(page, 16 * columns, 16 * rows)
         row, column = 700 + rows, 690 + columns
         window = wherefrom.weights(
@@ -144,7 +147,7 @@ def test_a_click_chooses_both_ends(page: Page, server: Served) -> None:
     ],
 )
 def test_what_is_no_weight_says_so(page: Page, server: Served, run: str, row: int, column: int, words: str) -> None:
-    page.goto(server.link(run=run, call=0, head=1, window=f"{row + 0.5}_{column + 0.5}_5"))
+    page.goto(server.link(run=run, call=0, head=1, window=f"{row + 0.5}_{column + 0.5}_6"))
     expect(panel(page, "Map").locator("canvas.leaflet-tile-loaded").first).to_be_visible()
     point(page)
     expect(said(page)).to_contain_text(re.compile(rf"row\s+{row}\s.*column\s+{column}\s.*{words}"))
@@ -163,3 +166,31 @@ def test_another_head_is_shown_at_the_same_place(page: Page, server: Served) -> 
     page.get_by_role("button", name="Layer 2, head 5").click()
     in_address(page, "call=2", "head=5", "window=700.5_690.5_4")
     drawn(page)
+
+
+def test_a_wheel_goes_no_further_out_than_the_whole_and_then_scrolls_the_page(opened: Open, server: Served) -> None:
+    page = opened(server.link(run=TALK, call=1, head=2, window="700.5_690.5_0"), viewport=NARROW)
+    drawn(page)
+    scrolled = page.get_by_role("main").evaluate("one => { one.scrollTop = 700; return one.scrollTop }")
+    point(page)
+    page.mouse.wheel(0, 400)
+    expect(page).not_to_have_url(re.compile("window"))
+    assert page.get_by_role("main").evaluate("one => one.scrollTop") == scrolled
+    for _ in range(3):
+        page.mouse.wheel(0, 100)
+    page.wait_for_function("from => document.querySelector('main').scrollTop > from", arg=scrolled)
+    expect(page).not_to_have_url(re.compile("window"))
+
+
+def test_cells_begin_beside_and_below_the_names(page: Page, server: Served) -> None:
+    page.goto(server.link(run=TALK, call=1, head=2, window="2_2_6"))
+    drawn(page)
+    place = panel(page, "Map")
+    cells, across, down = (
+        one.bounding_box() for one in (map_of(page), place.locator(".names.across"), place.locator(".names.down"))
+    )
+    assert cells is not None
+    assert across is not None
+    assert down is not None
+    assert cells["y"] >= across["y"] + across["height"] - 0.5
+    assert cells["x"] >= down["x"] + down["width"] - 0.5

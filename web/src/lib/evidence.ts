@@ -53,6 +53,15 @@ export interface Disagreement {
   readonly correlation: number | null;
   /** The sources furthest from agreement, the furthest first. */
   readonly furthest: readonly number[];
+  /** How the estimate did; null: there is none. */
+  readonly estimate: Estimated | null;
+}
+
+export interface Estimated {
+  /** Spearman's of attribution and knock-out, as above. */
+  readonly correlation: number | null;
+  /** The attribution of the costliest source, where it is no estimate of its knock-out: of the other sign, or less than half. */
+  readonly missed: number | null;
 }
 
 const FEWEST_RANKED = 3;
@@ -61,7 +70,7 @@ const FEWEST_RANKED = 3;
  * How weight and knock-out agree over the sources; null where nothing has both. Furthest from agreement: where the share of
  * the largest weight and the share of the largest knock-out differ most.
  */
-export function disagreementOf(sources: readonly number[], { weight, knockout }: Lenses, most: number): Disagreement | null {
+export function disagreementOf(sources: readonly number[], { weight, knockout, attribution }: Lenses, most: number): Disagreement | null {
   if (!weight || !knockout) return null;
   const both = sources.filter((source) => !Number.isNaN(weight[source] ?? NaN) && !Number.isNaN(knockout[source] ?? NaN));
   if (!both.length) return null;
@@ -72,14 +81,20 @@ export function disagreementOf(sources: readonly number[], { weight, knockout }:
   const [heaviest, costliest] = [largest(weights), largest(nats)];
   const apart = (at: number): number =>
     Math.abs(sizeOf(weights[at]) / (sizeOf(weights[heaviest]) || 1) - sizeOf(nats[at]) / (sizeOf(nats[costliest]) || 1));
-  const correlation = both.length < FEWEST_RANKED ? NaN : rankCorrelation(weights, nats);
+  const correlationOf = (values: Float32Array): number | null => {
+    const found = both.length < FEWEST_RANKED ? NaN : rankCorrelation(values, nats);
+    return Number.isNaN(found) ? null : found;
+  };
+  const estimates = attribution && Float32Array.from(both, (source) => attribution[source] ?? NaN);
+  const [estimated, cost] = [estimates?.[costliest] ?? NaN, nats[costliest] ?? 0];
   return {
     sources: both,
     weights,
     nats,
     heaviest: both[heaviest] ?? 0,
     costliest: both[costliest] ?? 0,
-    correlation: Number.isNaN(correlation) ? null : correlation,
+    correlation: correlationOf(weights),
+    estimate: estimates && !estimates.some(Number.isNaN) ? { correlation: correlationOf(estimates), missed: estimated * Math.sign(cost) < Math.abs(cost) / 2 ? estimated : null } : null,
     furthest: both
       .map((source, at) => [source, apart(at)] as const)
       .sort(([, a], [, b]) => b - a)

@@ -47,6 +47,10 @@ export class Beside implements Looked {
     return this.first.selection;
   }
 
+  get held(): Looked["held"] {
+    return this.first.held;
+  }
+
   get theme(): Looked["theme"] {
     return this.first.theme;
   }

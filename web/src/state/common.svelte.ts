@@ -25,8 +25,8 @@ export class Common {
   token = $state.raw<Pointed | null>(null);
   /** Cells along the side of a block that the maps show. */
   block = $state(1);
-  /** Where one of the maps was moved to, and which one. */
-  moved = $state.raw<{ readonly by: string; readonly to: MapWindow } | null>(null);
+  /** Where one of the maps was moved to, which one, and whether it stays there. */
+  moved = $state.raw<{ readonly by: string; readonly to: MapWindow; readonly ended: boolean } | null>(null);
   private readonly largest = new SvelteMap<string, number>();
 
   /** Say what a panel's largest value is; null: it shows none. */

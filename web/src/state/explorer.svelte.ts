@@ -6,6 +6,7 @@ import type { Call, Run } from "../wire/api";
 import { Api } from "./api";
 import { Asked, asking } from "./asked.svelte";
 import { Beside } from "./beside.svelte";
+import type { Held } from "./held";
 import { changed, format, parse, START, type Selection } from "./selection";
 import { type Text, Texts } from "./text.svelte";
 
@@ -19,7 +20,7 @@ const PAUSE_MS = 200;
 /** A recording as the selection looks at it: the one that is shown, or the one beside it. */
 export type Looked = Pick<
   Explorer,
-  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "text" | "choose" | "pick" | "chooseHead"
+  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "held" | "text" | "choose" | "pick" | "chooseHead"
 >;
 
 export class Explorer {
@@ -30,6 +31,8 @@ export class Explorer {
   /** The recording that this one is compared with. */
   readonly beside: Beside;
   readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
+  /** The list was asked for: a single recording does not open by itself. */
+  listed = false;
   private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
   private readonly texts: Texts;
@@ -38,6 +41,8 @@ export class Explorer {
   constructor(
     private readonly place: Window,
     readonly api = new Api(),
+    /** What a page that holds its answers holds. */
+    readonly held: Held | null = null,
   ) {
     this.texts = new Texts(api);
     this.selection = parse(place.location.hash);
@@ -97,21 +102,28 @@ export class Explorer {
     return this.texts.of(this.shown, this.call, of);
   }
 
-  /** Change the selection. The address follows; another recording or page is a step that "back" undoes. */
-  choose(change: Partial<Selection>): void {
+  /** Change the selection. The address follows; another recording or page is a step that "back" undoes, if it was chosen. */
+  choose(change: Partial<Selection>, byItself = false): void {
     const before = this.selection;
     const after = changed(before, change);
     const step = after.run !== before.run || after.beside !== before.beside || after.page !== before.page;
     // "Back" leads to what was chosen last before the step, also if the address does not say so yet.
-    if (step) this.write();
+    if (step && !byItself) this.write();
     this.selection = after;
-    if (step) this.place.history.pushState(null, "", format(after));
+    if (step && byItself) this.write();
+    else if (step) this.place.history.pushState(null, "", format(after));
     else this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
   }
 
   /** Open another recording: positions, heads and the map's window are of the one before, how to look is kept. */
-  open(run: string | null, every = false): void {
-    this.choose({ run, beside: null, page: "explore", call: null, every, head: null, destination: null, source: null, window: null, target: null });
+  open(run: string | null, every = false, byItself = false): void {
+    this.choose({ run, beside: null, page: "explore", call: null, every, head: null, destination: null, source: null, window: null, target: null }, byItself);
+  }
+
+  /** The list of recordings, also where there is but one. */
+  list(): void {
+    this.listed = true;
+    this.open(null);
   }
 
   /** Look at the recording beside another; null: which one is still to be chosen. */

@@ -61,6 +61,11 @@ export class Held {
     }
   };
 
+  /** Whether a head's map, rows, columns and numbers are here. */
+  carries(call: number, head: number): boolean {
+    return this.packed(`tile ${call} ${head}`) !== null;
+  }
+
   private async answer(address: string): Promise<Response> {
     const [path = "", words = ""] = address.split("?");
     const name = path.replace(/^api\//, "");
@@ -153,7 +158,7 @@ export class Held {
   private missing(name: string, query: URLSearchParams): string {
     const [call, head] = [query.get("call"), query.get("head")];
     const layer = this.about.layers[Number(call)];
-    const again = (option: string): string => `Have it with wherefrom export RECORDING PAGE ${option}, or see all of it with wherefrom explore RECORDING.`;
+    const again = (option: string): string => `Ask whoever made this file for one with it (wherefrom export ... ${option}), or open the recording with wherefrom explore.`;
     if (this.packed(blockOf(name, query)) !== null) {
       const position = query.get("destination") ?? query.get("source");
       if (name === "numbers" && query.get("sources") !== "8") return "This page carries the numbers with 8 sources one by one; wherefrom explore shows more of them.";

@@ -8,8 +8,11 @@ export type Lens = RowLens | MeasuredLens;
 /** A recording on the shelf: with what is known of it, or with the sentence why it cannot be opened. */
 export interface RunsFacts {
   readonly runs: readonly RunEntry[];
-  /** Whether the folder holds more than are listed. */
+  /** Whether the folder holds more than are listed, and how many are listed at most. */
   readonly more?: boolean;
+  readonly most?: number;
+  /** Whether there is a folder, so that others may come. */
+  readonly folder?: boolean;
 }
 
 export interface RunEntry {

@@ -55,6 +55,20 @@ describe("weight against knock-out", () => {
     expect(found?.correlation).toBeCloseTo(rankCorrelation([0.5, 0.1, 0.2, 0.3], [0, -4, 1, 1]), 12);
   });
 
+  it("says how the estimate did, and where it missed the costliest source", () => {
+    const estimated = (attribution: readonly number[] | undefined, knockout: readonly number[]) =>
+      disagreementOf([0, 1, 2], lenses({ weight: [0.5, 0.25, 0.25], knockout, ...(attribution ? { attribution } : {}) }), 1)?.estimate;
+    expect(estimated(undefined, [1, 2, 0])).toBeNull();
+    expect(estimated([0.5, 1, 0], [1, 2, 0])?.missed).toBeNull();
+    expect(estimated([0.5, 0.75, 0], [1, 2, 0])?.missed).toBe(0.75);
+    expect(estimated([0.5, -0.25, 0], [1, 2, 0])?.missed).toBe(-0.25);
+    // Of either sign; more than all of it is no miss.
+    expect(estimated([0.5, -3, 0], [1, -2, 0])?.missed).toBeNull();
+    expect(estimated([0.5, 3, 0], [1, -2, 0])?.missed).toBe(3);
+    expect(estimated([0, 2, 1], [1, 2, 0])?.correlation).toBeCloseTo(rankCorrelation([0, 2, 1], [1, 2, 0]), 12);
+    expect(estimated([0.5, NONE, 0], [1, 2, 0])).toBeNull();
+  });
+
   it("has nothing to say of what was not measured, and no correlation of two sources or of equal ones", () => {
     expect(disagreementOf([0], lenses({ weight: [1] }), 3)).toBeNull();
     expect(disagreementOf([0], lenses({ weight: [1], knockout: [NONE] }), 3)).toBeNull();
@@ -109,7 +123,7 @@ describe("weight against knock-out", () => {
 
   it("puts a name where it lies on the fewest points", () => {
     const [name] = namesOf([{ x: 100, y: 100, width: 60 }], { xs: [100, 130, 130, 70], ys: [100, 100, 80, 100] }, 20, 400, 200);
-    expect(name).toEqual({ at: 0, left: 33, middle: 84 });
+    expect(name).toEqual({ at: 0, left: 33, middle: 84, leader: [100, 100, 93, 84] });
   });
 
   it("finds the point under the pointer", () => {

@@ -93,7 +93,7 @@ describe("Held", () => {
   });
 
   it("says what it does not carry and how to have it", async () => {
-    const way = (option: string): string => `Have it with wherefrom export RECORDING PAGE ${option}, or see all of it with wherefrom explore RECORDING.`;
+    const way = (option: string): string => `Ask whoever made this file for one with it (wherefrom export ... ${option}), or open the recording with wherefrom explore.`;
     const row = { destination: 1, lens: "weight" };
     expect(await refusal("row", { ...row, call: 2, head: 4 })).toBe(`This page does not carry head 4 of layer 7. ${way("--head 7.4")}`);
     expect(await refusal("tile", { call: 1, head: 5, level: 0, row: 0, column: 0, of: "mean" })).toContain("head 5 of layer 7");
@@ -107,6 +107,8 @@ describe("Held", () => {
     expect(await refusal("jobs", {})).toBe(ABOUT.noModel);
     expect((await api.get("measured", { run }, never)).facts).toEqual({ measured: false, possible: false, why: ABOUT.noModel });
   });
+
+  it("knows the heads that it carries", () => expect([[1, 3], [2, 3], [1, 5], [0, 3]].map(([call = 0, head = 0]) => held.carries(call, head))).toEqual([true, true, false, false]));
 
   it("works one weight out of the finest tile and the row's log-sum-exp", async () => {
     const pair = async (destination: number, source: number): Promise<unknown> =>

@@ -260,12 +260,15 @@ class Twin {
     resting: { address: null, state: "none" },
   };
 
-  choose(change: Partial<Selection>): void {
+  choose(change: Partial<Selection>, byItself = false): void {
     let after = { ...this.selection, ...change };
     // Only one recording is measured, and what a target was asked for is left with its destination.
     if (after.page === "compare" && (after.lens === "attribution" || after.lens === "knockout")) after = { ...after, lens: "weight" };
     if (after.destination !== this.selection.destination && !("target" in change)) after = { ...after, target: null };
-    if (after.run !== this.selection.run || after.beside !== this.selection.beside || after.page !== this.selection.page) {
+    if (byItself) {
+      this.entries[this.at] = after;
+      this.unsaid = false;
+    } else if (after.run !== this.selection.run || after.beside !== this.selection.beside || after.page !== this.selection.page) {
       this.entries[this.at] = this.selection;
       this.entries = [...this.entries.slice(0, this.at + 1), after];
       this.at += 1;
@@ -450,6 +453,17 @@ const COMMANDS_OF: readonly (readonly [weight: number, command: Command])[] = [
     const run = roll(8) ? one(roll, KEYS) : null;
     world.page.explorer.open(run);
     world.twin.choose({ run, beside: null, page: "explore", ...ALONE });
+  }],
+  [1, (world, roll) => {
+    // Where there is but one recording, the list opens it by itself.
+    if (world.twin.selection.run !== null || world.twin.selection.page !== "explore") return;
+    const run = one(roll, KEYS);
+    world.page.explorer.open(run, false, true);
+    world.twin.choose({ run, beside: null, page: "explore", ...ALONE }, true);
+  }],
+  [1, (world) => {
+    world.page.explorer.list();
+    world.twin.choose({ run: null, beside: null, page: "explore", ...ALONE });
   }],
   [4, (world, roll) => {
     const [index, head] = [roll(3), roll(4) ? roll(3) : null];
