@@ -51,6 +51,16 @@ def test_a_single_recording_opens_in_place_of_the_list_which_can_be_asked_for(br
         page.close()
 
 
+def test_with_nothing_named_there_is_the_lesson_and_how_one_goes_on(browser: Browser) -> None:
+    with served() as alone:
+        page = browser.new_page()
+        page.goto(alone.address)
+        expect(page.get_by_text("No recording was named. Make one with: wherefrom record")).to_be_visible()
+        page.get_by_role("main").get_by_role("link", name="lesson").click()
+        expect(page.get_by_role("heading", name="One token reads others")).to_be_visible()
+        page.close()
+
+
 def test_a_recording_is_opened_from_the_keyboard(page: Page, server: Served) -> None:
     page.goto(server.address)
     own = in_list(page, TALK)

@@ -41,6 +41,11 @@ export function short(label: string, most = 18): string {
   return signs.length <= most ? label : `${signs.slice(0, most - 1).join("")}\u2026`;
 }
 
+/** A name within a sentence of ours, which it can neither turn round nor break off. */
+export function inline(name: string): string {
+  return name.replace(/[\p{Cc}\u2028\u2029]/gu, " ").replace(new RegExp(TURNS, "g"), "\ufffd");
+}
+
 /** Characters that turn the direction of what follows them: a token with one is kept apart from its neighbours. */
 export const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/;
 

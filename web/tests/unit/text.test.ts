@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { glowOf, grouped, withoutFirst } from "../../src/lib/glow";
 import { linesOf } from "../../src/lib/lines";
-import { directionOf, fragmentsOf, RETURN, short } from "../../src/lib/token";
+import { directionOf, fragmentsOf, inline, RETURN, short } from "../../src/lib/token";
 import type { Token } from "../../src/wire/api";
 
 const own = (text: string): Token => [text, text];
@@ -91,6 +91,10 @@ describe("short", () => {
   it("never cuts a character in two", () => {
     expect(short("\u{1f389}\u{1f389}\u{1f389}\u{1f389}", 3)).toBe("\u{1f389}\u{1f389}\u2026");
     expect(short("abc", 3)).toBe("abc");
+  });
+
+  it("keeps a name within a sentence from turning it round", () => {
+    expect(inline("a\u202egpj.exe\nx \u05e9")).toBe("a\ufffdgpj.exe x \u05e9");
   });
 });
 
