@@ -125,10 +125,11 @@ def test_heads_are_one_stop_of_tab_and_arrows_go_through_them(page: Page, heads)
 
 
 def test_a_head_chosen_elsewhere_comes_into_sight(opened: Open, server: Served) -> None:
-    page = opened(server.link(run=TALK, call=2, head=5), viewport={"width": 1280, "height": 330})
+    page = opened(server.link(run=TALK, call=2, head=5), viewport={"width": 1280, "height": 300})
     head = panel(page, "Heads").get_by_role("button", name="Layer 2, head 5")
-    expect(head).to_be_in_viewport()
+    expect(head).to_be_in_viewport(ratio=1)
     for _ in range(2):
         page.keyboard.press("[")
-    expect(panel(page, "Heads").get_by_role("button", name="Layer 0, head 5")).to_be_in_viewport()
-    expect(head).not_to_be_in_viewport()
+    expect(panel(page, "Heads").get_by_role("button", name="Layer 0, head 5")).to_be_in_viewport(ratio=1)
+    panel(page, "Heads").get_by_role("combobox").select_option("entropy")
+    expect(panel(page, "Heads").locator(".thumb.chosen")).to_be_in_viewport(ratio=1)
