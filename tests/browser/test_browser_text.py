@@ -35,7 +35,7 @@ def test_the_last_token_is_chosen_and_its_sources_glow(talk: Page) -> None:
     expect(token(talk, LAST)).to_have_attribute("aria-selected", "true")
     assert len(glowing(talk)) > 20
     expect(talk.get_by_role("img", name="Scale: weight, linear, from 0 to")).to_be_visible()
-    expect(panel(talk, "Text").get_by_text("predicted next here")).to_be_visible()
+    expect(panel(talk, "Text").get_by_text("expected after")).to_be_visible()
 
 
 def test_the_running_text_is_the_text(talk: Page) -> None:
@@ -62,7 +62,7 @@ def test_what_comes_later_may_not_be_read(talk: Page) -> None:
     assert max(glowing(talk)) <= LAST - 30
     token(talk, LAST - 20).hover()
     expect(detail(talk)).to_contain_text(f"{LAST - 20}")
-    expect(detail(talk)).to_contain_text("may not be read by")
+    expect(detail(talk)).to_contain_text("may not read")
 
 
 def test_the_keyboard_chooses(talk: Page) -> None:
@@ -98,7 +98,7 @@ def test_readers_of_a_source(talk: Page) -> None:
     expect(token(talk, LAST - 61)).to_have_class(re.compile(r"\bclosed\b"))
     assert min(glowing(talk)) >= LAST - 60
     token(talk, LAST - 40).hover()
-    expect(detail(talk)).to_contain_text("reading from")
+    expect(detail(talk)).to_contain_text("reads from")
     token(talk, LAST - 50).click()
     in_address(talk, f"from={LAST - 50}")
     option(talk, "What glows", "sources").click()
