@@ -17,8 +17,7 @@ GONE = "The server does not answer. Is `wherefrom explore` still running?"
 
 def test_a_broken_recording(page: Page, server: Served, watch: Watch) -> None:
     watch.foresee(REFUSED)
-    page.goto(server.address)
-    page.get_by_role("button", name=BROKEN, exact=True).click()
+    page.goto(server.link(run=BROKEN))
     said = page.get_by_role("alert")
     expect(said).to_contain_text("expected 1,240 bytes, got 40. Copy the recording again from where it is whole")
     said.get_by_role("button", name="all recordings").click()
