@@ -42,7 +42,7 @@ def test_an_address_that_is_not_there(page: Page, server: Served, watch: Watch) 
     expect(page.get_by_text("There is no such page.")).to_be_visible()
 
 
-@pytest.mark.parametrize(("length", "words"), [(1200, "at most 1,000 characters"), (9000, "at most 8,192 bytes")])
+@pytest.mark.parametrize(("length", "words"), [(1200, "at most 1,000 characters"), (40_000, "at most 32,768 bytes")])
 def test_what_is_looked_for_is_too_long(page: Page, server: Served, watch: Watch, length: int, words: str) -> None:
     watch.foresee(REFUSED)
     page.goto(server.link(run=TALK))
