@@ -16,7 +16,7 @@ test-long: .venv/tools  ## those too that take long and have a shorter one of th
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ""
 
 browser: .venv/tools  ## the explorer's page in the chromium that is installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -n auto --dist loadfile
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
 
 screenshots: .venv/tools  ## the pictures of docs/explorer.md, of the page as it is
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py docs/explorer

@@ -492,6 +492,7 @@ def test_output_that_cannot_be_written(small_folder, redirection, arguments):
     assert err.count(b"\n") == 1
 
 
+@pytest.mark.long
 def test_closed_input_and_closed_errors(small_folder):
     code, out, err = in_shell("<&-", "trace")
     assert (code, out, err.count(b"\n")) == (2, b"", 1)

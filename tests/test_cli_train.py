@@ -585,6 +585,7 @@ def begun(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
     return started("train", "book.txt", "--out", "run", *map(str, arguments), cwd=book(folder))
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_checkpoint_that_the_run_goes_on_from(tmp_path: Path) -> None:
     """Real processes and a real SIGINT; the unbroken run is beside it, in a third."""
     long = (*SHAPE, "--steps", 400, "--batch", 4, "--checkpoint-every", 40, "--watch", 40)

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-LONG = ("carriers", "weights")
-"""Pages that go through many prompts: a minute each."""
+LONG = ("carriers", "faithfulness", "routes", "weights")
+"""Pages that take long."""
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED_FILE = re.compile(r"`((?:src|docs|tests|examples|benchmarks|scripts)/[\w./-]+)`")

@@ -714,6 +714,7 @@ def test_a_search_refuses_what_leaves_nothing_to_read() -> None:
         rows.attend([[Change(range(1))]])
 
 
+@pytest.mark.long
 def test_the_command_prints_what_python_gives(tmp_path: Path) -> None:
     options = ["--question", QUESTION, "--answer", "Rome", "--source", "Clara lives in Rome."]
     found = finite_json(typed(tmp_path, "routes", FACTS, *options, "--depth", 2, "--json"))
