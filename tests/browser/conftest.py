@@ -20,7 +20,7 @@ WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 Open = Callable[..., Page]
 """Opens an address, or an empty page, in a browser that knows nothing of the pages before."""
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 
 def lacking(what: str) -> NoReturn:
@@ -80,7 +80,7 @@ def opened(browser: Browser, watch: Watch) -> Iterator[Open]:
         context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **how})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         watch.over(page)
         if address:
             page.goto(address)
