@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-LONG = ("carriers", "faithfulness", "routes", "weights")
+LONG = ("answers", "carriers", "faithfulness", "routes", "transformers", "weights")
 """Pages that take long."""
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

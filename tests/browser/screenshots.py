@@ -130,7 +130,6 @@ ITALY_ALL = {"run": "italy", "call": LAYER, "every": "yes", "side": "evidence"}
 VIEWS = {
     "list": View({}, listed, narrow=True),
     "explore": View(COUNCIL_HEAD, drawn, narrow=True),
-    "readers": View({**ITALY_HEAD, "show": "readers", "from": 5}, drawn),
     "cells": View({**ITALY_HEAD, "from": 5, "window": "9_6.5_4"}, drawn),
     "numbers": View({**ITALY_HEAD, "side": "numbers"}, worked, narrow=True, shows="Numbers"),
     "evidence": View(ITALY_ALL, measured, narrow=True, shows="Evidence"),

@@ -247,7 +247,9 @@ def exactness_of(calls: Sequence[Call]) -> str:
     if not rounded:
         most = max((_largest_lse(call) for call in calls), default=0.0)
         # A weight is exp(score - lse): it is off by as much, relatively, as a rounding of numbers of that size.
-        return EXACTNESS if most <= USUAL else EXACT.format(f"{most * np.finfo(np.float32).eps:.0e}")
+        return (
+            EXACTNESS if most <= USUAL else EXACT.format(f"{most * np.finfo(np.float32).eps:.0e}".replace("e-0", "e-"))
+        )
     worst = max(stored.weight_error for stored in rounded)
     return (
         f"recomputed from q and k that the file holds in {rounded[0].format}: in the rows looked at when it was "
