@@ -7,7 +7,7 @@ a token) are attributes, so that nobody has to read English to react.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 
 class WherefromError(Exception):
@@ -27,6 +27,10 @@ class WherefromError(Exception):
         for name, value in facts.items():
             setattr(self, name, value)
         super().__init__(f"{what}: expected {expected}, got {given}. {way_out}")
+
+    def with_way_out(self, way_out: str) -> Self:
+        """Return the same error with another way out, for where the first one leads nowhere."""
+        return type(self)(self.what, expected=self.expected, given=self.given, way_out=way_out, **self.facts)
 
 
 class InputError(WherefromError, ValueError):

@@ -149,8 +149,7 @@ def _with_the_other(error: ModelError) -> ModelError:
         from transformers import __version__
 
         others = f"Of its own types transformers {__version__} knows it neither: pip install --upgrade transformers."
-    said = {"expected": error.expected, "given": error.given, "way_out": f"{error.way_out} {others}"}
-    return ModelError(error.what, **said, **error.facts)
+    return error.with_way_out(f"{error.way_out} {others}")
 
 
 def _is_known(kind: str) -> bool:

@@ -116,8 +116,7 @@ def own_model(name: str, command: str) -> LanguageModel:
             f"wherefrom {command} computes models of our own transformer only; of models that the transformers library "
             "computes, wherefrom trace and wherefrom record take any."
         )
-        said = {"expected": error.expected, "given": error.given, "way_out": way_out}
-        raise ModelError(error.what, **said, **error.facts) from error
+        raise error.with_way_out(way_out) from error
 
 
 def main() -> NoReturn:

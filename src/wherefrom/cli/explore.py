@@ -105,8 +105,7 @@ def _require_recording(path: Path) -> None:
         if is_recording(path) or not folder_of(path).is_dir():
             raise
         way_out = f"Name a recording in it, or show every recording below it: --folder {quote(str(path))}."
-        said = {"expected": error.expected, "given": error.given, "way_out": way_out}
-        raise RecordingError(error.what, **said, **error.facts) from error
+        raise error.with_way_out(way_out) from error
 
 
 def _recorded(loaded: Any, prompt: str) -> Recording:

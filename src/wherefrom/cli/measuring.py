@@ -95,5 +95,4 @@ class ModelMeasurer:
         except InputError as error:
             if "pieces" not in error.facts:
                 raise
-            said = {"expected": error.expected, "given": error.given, "way_out": ANOTHER_TARGET}
-            raise InputError(error.what, **said, **error.facts) from error
+            raise error.with_way_out(ANOTHER_TARGET) from error

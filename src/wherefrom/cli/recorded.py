@@ -351,8 +351,7 @@ def _in_options() -> Iterator[None]:
             way_out = way_out.replace(argument, option)
         if way_out == error.way_out:
             raise
-        parts = {"expected": error.expected, "given": error.given, "way_out": way_out}
-        raise type(error)(error.what, **parts, **error.facts) from error
+        raise error.with_way_out(way_out) from error
 
 
 def _print_forecast(size: int, free: int, counted: str) -> None:

@@ -5,7 +5,7 @@ export type RowLens = "weight" | "moved";
 export type MeasuredLens = "attribution" | "knockout";
 export type Lens = RowLens | MeasuredLens;
 
-/** A recording on the shelf: with what is known of it, or with the sentence why it cannot be opened. */
+/** What lies on the shelf. */
 export interface RunsFacts {
   readonly runs: readonly RunEntry[];
   /** Whether the folder holds more than are listed, and how many are listed at most. */
@@ -15,6 +15,7 @@ export interface RunsFacts {
   readonly folder?: boolean;
 }
 
+/** A recording on the shelf: with what is known of it, or with the sentence why it cannot be opened. */
 export interface RunEntry {
   readonly key: string;
   readonly model?: string;
