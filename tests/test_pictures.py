@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,29 @@ def test_every_cell_of_a_map_has_the_colour_of_its_weight(mask: str) -> None:
     assert drawn.notes[0].startswith("A row is the token that reads, a column the token it reads from.")
     legend = {"not permitted", "may read nothing: no row", "not recorded"} & set(words(drawn))
     assert len(legend) == len(set(np.unique(tile.marks)) - {0})
+
+
+def test_a_log_scale_tells_small_weights_apart() -> None:
+    q = np.ones((1, 5, 1), np.float32)
+    k = np.array([0.0, -4.0, -8.0, -12.0, -1.0], np.float32)[None, :, None]
+    drawn_from = recording_of(call_of(q, k), letters="abcde")  # weights apart by factors of e^4
+    weights = HeadMap(drawn_from.calls[0], 0).tile(0, 0, 0).largest
+    drawn = figure_of_map(drawn_from, 0, 0, scale="log")
+    left, top, wide, high = frame(drawn)
+    for row, column in [(3, 0), (3, 1), (3, 2), (3, 3), (4, 4)]:  # the largest is 1
+        share = max(0.0, 1 + math.log10(weights[row, column]) / 4)
+        found = colour_at(drawn, left + (column + 0.5) * wide / 5, top + (row + 0.5) * high / 5)
+        assert found == ramp()[int(share * 255 + 0.5)]
+    assert "logarithmic, 0.0001 to 1, the largest here; 2 cells with less, above 0, are drawn" in " ".join(drawn.notes)
+    assert {"0.0001", "1 weight, log scale"} <= set(words(drawn))
+    text = figure_of_text(drawn_from, 3, scale="log")
+    tokens = [shape for shape in text.shapes if isinstance(shape, Words) and shape.font == picture.MONO]
+    share = 1 + math.log10(weights[3, 1] / weights[3, 0]) / 4
+    assert colour_at(text, tokens[1].x + 1, tokens[1].y - 5) == ramp(BEHIND_TEXT)[int(share * 255 + 0.5)]
+    assert "1 source with less, above 0, is drawn as the least" in " ".join(text.notes)
+    for draw in (lambda: figure_of_map(drawn_from, 0, 0, scale="ln"), lambda: figure_of_text(drawn_from, scale="ln")):
+        with pytest.raises(InputError, match="the scale: expected linear or log, got 'ln'"):
+            draw()
 
 
 def test_a_long_map_says_its_blocks() -> None:
@@ -277,6 +301,7 @@ def figure(file: Path, what: str, out: str, *arguments: object) -> Ended:
     ("what", "options", "made"),
     [
         ("map", {"layer": 1, "head": 3}, figure_of_map),
+        ("map", {"layer": 1, "head": 3, "scale": "log"}, figure_of_map),
         ("heads", {"by": "entropy"}, figure_of_heads),
         ("text", {"destination": 3, "layer": 0}, figure_of_text),
     ],

@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # nothing heavy before the options are understood
 
 ENDINGS = (".svg", ".png")
 OPTIONS = {
-    "map": {"layer", "head", "kind", "part", "repeat", "of"},
+    "map": {"layer", "head", "kind", "part", "repeat", "of", "scale"},
     "heads": {"by", "part", "repeat"},
-    "text": {"destination", "layer", "head", "kind", "part", "repeat"},
+    "text": {"destination", "layer", "head", "kind", "part", "repeat", "scale"},
 }
 """What says which figure; an option of another is refused, not passed over."""
 
@@ -48,6 +48,10 @@ def figure(
         Literal["largest", "mean"] | None,
         typer.Option(help="Of the map of a long text: which weight of a block; the largest unless given."),
     ] = None,
+    scale: Annotated[
+        Literal["linear", "log"] | None,
+        typer.Option(help="Of the colours of a map or a text: a log one shows small weights too; linear unless given."),
+    ] = None,
     kind: Annotated[Literal["self", "cross"] | None, typer.Option(help="Self-attention unless given.")] = None,
     part: Part = None,
     repeat: Repeat = None,
@@ -65,6 +69,7 @@ def figure(
     \b
     Examples:
       wherefrom figure map italy.wherefrom map.svg --layer 17 --head 5
+      wherefrom figure map italy.wherefrom log.svg --layer 17 --head 5 --scale log
       wherefrom figure heads italy.wherefrom heads.svg
       wherefrom figure heads italy.wherefrom entropy.png --by entropy
       wherefrom figure text italy.wherefrom text.svg --destination 18 --layer 17
@@ -73,7 +78,7 @@ def figure(
         name: value
         for name, value in {
             "layer": layer, "head": head, "destination": destination, "by": by, "of": of,
-            "kind": kind, "part": part, "repeat": repeat,
+            "scale": scale, "kind": kind, "part": part, "repeat": repeat,
         }.items()
         if value is not None
     }  # fmt: skip

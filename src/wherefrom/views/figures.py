@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,6 +63,9 @@ WHAT_A_KIND_IS = (
 TEXT_CELLS, TEXT_SIZE, TEXT_LINE = 84, 14.0, 25.0
 MOST_TOKENS = 1200
 """Of a longer text the part before the destination is shown."""
+SCALES = ("linear", "log")
+DECADES = 4
+"""Powers of ten below its top that a logarithmic scale shows, as the explorer's does."""
 DIRECTION = "A row is the token that reads, a column the token it reads from."
 
 
@@ -74,6 +78,7 @@ def figure_of_map(
     part: str | None = None,
     repeat: int = 0,
     of: str = "largest",
+    scale: str = "linear",
 ) -> Picture:
     """Return a head's map of weights as a picture; of more than 256 positions in blocks.
 
@@ -85,9 +90,10 @@ def figure_of_map(
         part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
         repeat: which execution of the layer's module.
         of: whether a block shows its "largest" or its "mean" weight.
+        scale: of the colours, "linear" or "log".
 
     Raises:
-        InputError: no such layer, head or execution; another `of`.
+        InputError: no such layer, head or execution; another `of` or `scale`.
     """
     if of not in ("largest", "mean"):
         raise InputError("a block's value", expected="largest or mean", given=f"{of!r}", way_out="Choose one.")
@@ -97,8 +103,8 @@ def figure_of_map(
     values = tile.largest if of == "largest" else tile.mean
     sinks = call.sinks is not None and tile.block == 1 and call.all_rows
     shares = np.asarray(sink_share(call, head, range(call.destinations) if sinks else range(0)), np.float32)
-    most = float(np.nanmax(values)) if (tile.marks == WEIGHTS).any() else 1.0
-    most, largest = _scale(max(most, float(shares.max(initial=0.0))))
+    drawn = values[tile.marks == WEIGHTS]
+    colours = _Scale.to(max(float(drawn.max(initial=0.0)), float(shares.max(initial=0.0))), scale)
     rows, columns = values.shape
     cell = max(2.0, min(LARGEST_CELL, MAP_SIDE // max(rows, columns)))
     named = tile.block == 1 and cell >= NAMED_FROM
@@ -107,11 +113,10 @@ def figure_of_map(
     strip = 2 * cell if sinks else 0.0
     sheet = _Sheet(f"Weights of head {head} of {_called(recording, call.layer, kind, call.part, repeat)}")
     left, top = MARGIN + names[0] + strip, sheet.y + names[1]
-    sheet.add(*_cells(tile, values, most, left, top, cell))
+    sheet.add(*_cells(tile.marks, colours.shares(values), left, top, cell))
     if sinks:
         marks = np.where((tile.marks == EMPTY).any(axis=1, keepdims=True), EMPTY, WEIGHTS).astype(np.uint8)
-        column = Tile(1, tile.destinations, range(1), shares[:, None], shares[:, None], marks, tile.exactness)
-        sheet.add(*_cells(column, shares[:, None], most, left - strip, top, cell))
+        sheet.add(*_cells(marks, colours.shares(shares[:, None]), left - strip, top, cell))
         sheet.add(Words(left - cell, top - 6, "sink", size=9, anchor="end", colour=QUIET))
     sheet.add(Frame((left, top, columns * cell, rows * cell), HAIRLINE))
     if named:
@@ -119,12 +124,14 @@ def figure_of_map(
     else:
         sheet.add(*_ticks(tile, left - strip - 4, left, top, cell))
     sheet.take(left + columns * cell + 12, top + rows * cell + 14)
-    sheet.legend(most, "weight", [mark for mark in MARKS if (tile.marks == mark).any()])
+    sheet.legend(
+        colours.high, colours.unit("weight"), [mark for mark in MARKS if (tile.marks == mark).any()], low=colours.low
+    )
     block = f"Each cell is a block of {tile.block} destinations by {tile.block} sources: the {of} weight in it. "
     sheet.note(f"{DIRECTION} Mask: {call.mask.describe()}.")
     sheet.note(
-        f"{block if tile.block > 1 else ''}Colour: weight, the share of the destination's row, linear, 0 to "
-        f"{most:.3g}, {largest}; nothing is clipped."
+        f"{block if tile.block > 1 else ''}Colour: weight, the share of the destination's row, "
+        f"{colours.said(np.append(drawn, shares), 'cell')}."
     )
     if sinks:
         sheet.note("The strip on the left is the sink's share of each row, which is no token's.")
@@ -225,6 +232,7 @@ def figure_of_text(
     kind: str = "self",
     part: str | None = None,
     repeat: int | None = None,
+    scale: str = "linear",
 ) -> Picture:
     """Return a text as a picture, each token on a ground as strong as what one position reads of it.
 
@@ -236,9 +244,10 @@ def figure_of_text(
         kind: "self" or "cross".
         part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
         repeat: which execution of each layer's module.
+        scale: of the colours, "linear" or "log".
 
     Raises:
-        InputError: as `wherefrom.sources`.
+        InputError: as `wherefrom.sources`; another `scale`.
     """
     scope = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
     answer = sources(recording, destination, top=sys.maxsize, **scope)  # type: ignore[arg-type]
@@ -254,12 +263,14 @@ def figure_of_text(
     own = kind == "self"
     stop = min(len(tokens), max(MOST_TOKENS, at + 1)) if own else min(len(tokens), MOST_TOKENS)
     shown = range(max(0, stop - MOST_TOKENS), stop)
-    most, largest = _scale(float(weights[shown.start : shown.stop].max(initial=0.0)))
+    drawn = weights[shown.start : shown.stop]
+    colours = _Scale.to(float(drawn.max(initial=0.0)), scale)
+    steps = colours.shares(weights)
     sheet = _Sheet(f"What position {at}, {shortened(readers[at].label)}, reads")
     pieces = 0
     for position, whole, piece, box in _flow(tokens, shown, sheet):
         if weights[position] > 0:
-            sheet.add(Area((box,), ramp(BEHIND_TEXT)[step_of(weights[position] / most)]))
+            sheet.add(Area((box,), ramp(BEHIND_TEXT)[step_of(float(steps[position]))]))
         x, y, wide, high = box
         cells, colour, reads = cells_of(piece), INK if allowed[position] else QUIET, own and position == at
         sheet.add(Words(x, y + 15.5, piece, TEXT_SIZE, colour, font=MONO, bold=reads, cells=cells))
@@ -269,11 +280,11 @@ def figure_of_text(
             sheet.add(Frame(box, QUIET, 0.6))
             pieces += 1
     sheet.take(sheet.x, sheet.y + 8)
-    sheet.legend(most, "weight", colours=ramp(BEHIND_TEXT))
+    sheet.legend(colours.high, colours.unit("weight"), low=colours.low, colours=ramp(BEHIND_TEXT))
     sheet.note(answer.question)
     sheet.note(
-        f"Colour behind a source: its weight, the share of the destination's row, linear, 0 to {most:.3g}, {largest}; "
-        f"nothing is clipped. {'Framed: the position that reads. ' if own else ''}"
+        f"Colour behind a source: its weight, the share of the destination's row, {colours.said(drawn, 'source')}. "
+        f"{'Framed: the position that reads. ' if own else ''}"
         f"{'Boxed: a later piece of the character before, or a mark without characters. ' if pieces else ''}"
         f"{'Grey: it may not read this.' if not allowed[shown.start : shown.stop].all() else ''}"
     )
@@ -299,9 +310,47 @@ def _may_read(call: Call, head: int, at: int) -> NDArray[np.bool_]:
     return permitted
 
 
-def _scale(most: float) -> tuple[float, str]:
-    """Return what a scale that begins at 0 runs to, and what that is in words."""
-    return (most, "the largest here") if most > 0 else (1.0, "though all are 0")
+@dataclass(frozen=True)
+class _Scale:
+    """From values to shares of a ramp of colours.
+
+    Attributes:
+        low: what is drawn as the least: 0 of a linear scale.
+        high: what is drawn as the most.
+        known: whether there is a value above 0.
+    """
+
+    low: float
+    high: float
+    known: bool
+
+    @classmethod
+    def to(cls, most: float, kind: str) -> _Scale:
+        """Return a scale up to a value; a logarithmic one shows some powers of ten below it."""
+        if kind not in SCALES:
+            raise InputError("the scale", expected=" or ".join(SCALES), given=f"{kind!r}", way_out="Choose one.")
+        high = most if most > 0 else 1.0
+        return cls(high / 10**DECADES if kind == "log" else 0.0, high, most > 0)
+
+    def shares(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what share of the ramp each value has; of what is no number, 0."""
+        known = np.nan_to_num(values).astype(np.float64)
+        if self.low == 0.0:
+            return known / self.high
+        return np.log10(np.maximum(known, self.low) / self.low) / DECADES
+
+    def unit(self, what: str) -> str:
+        """Return what a legend says of it."""
+        return f"{what}, log scale" if self.low else what
+
+    def said(self, values: NDArray[Any], one: str) -> str:
+        """Return what it is in words, and how many of the values it does not tell apart."""
+        largest = f"{self.high:.3g}, {'the largest here' if self.known else 'though all are 0'}"
+        if self.low == 0.0:
+            return f"linear, 0 to {largest}; nothing is clipped"
+        under = int(((values > 0) & (values < self.low)).sum())
+        below = f"{count(under, one)} with less, above 0, {'is' if under == 1 else 'are'} drawn as the least"
+        return f"logarithmic, {self.low:.3g} to {largest}; {below if under else 'nothing is clipped'}"
 
 
 def _called(recording: Recording, layer: int, kind: str, part: str, repeat: int) -> str:
@@ -311,12 +360,10 @@ def _called(recording: Recording, layer: int, kind: str, part: str, repeat: int)
 
 
 def _cells(
-    tile: Tile, values: NDArray[np.float32], most: float, left: float, top: float, cell: float
+    marks: NDArray[np.uint8], shares: NDArray[np.float64], left: float, top: float, cell: float
 ) -> Iterator[Area]:
     """Yield a map's cells: an area for each colour and each mark, neighbours in a row as one box."""
-    kinds = np.where(
-        tile.marks == WEIGHTS, np.floor(np.nan_to_num(values) / most * (STEPS - 1) + 0.5), -1.0 - tile.marks
-    ).astype(int)
+    kinds = np.where(marks == WEIGHTS, np.floor(shares * (STEPS - 1) + 0.5), -1.0 - marks).astype(int)
     boxes: dict[int, list[Box]] = {}
     for row, line in enumerate(kinds):
         starts = np.flatnonzero(np.diff(line, prepend=line[0] - 1))
