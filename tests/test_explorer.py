@@ -28,6 +28,7 @@ from wherefrom.questions.maps import HeadMap
 from wherefrom.questions.worked import worked_row
 from wherefrom.recording import Recording
 from wherefrom.views.web.app import STATIC, explorer
+from wherefrom.views.web.finding import places
 from wherefrom.views.web.guard import Guard
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
@@ -174,6 +175,10 @@ def test_all_heads_are_the_mean_over_them(page: TestClient, recording: Recording
         assert np.allclose(found["values"], rows.mean(axis=0), atol=1e-7)
         assert facts["heads"] == len(rows)
         assert f"mean over {len(rows)} heads" in facts["meaning"]
+    facts, found = arrays(page.get("/api/row", params={**asked, "head": 2}))  # of every layer that head
+    rows = np.stack([row_of_weights(one, 6)[2] for one in recording.calls])
+    assert np.allclose(found["values"], rows.mean(axis=0), atol=1e-7)
+    assert facts["heads"] == len(recording.calls)
 
 
 def test_tiles_are_those_of_the_map(page: TestClient, recording: Recording) -> None:
@@ -268,6 +273,25 @@ def test_the_text_comes_back_whole_however_hostile(tmp_path: Path) -> None:
                 assert query.lower() in inside.lower()
         _, found = arrays(page.get("/api/units", params={"run": HOSTILE, "by": "word"}))
         assert len(found["owners"]) == len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "expected"),
+    [
+        ("İı", "I", [(0, 1), (1, 2)]),
+        ("x İSTANBUL", "istanbul", [(2, 10)]),
+        ("die Straße", "STRASSE", [(4, 10)]),
+        ("Ὀδυσσεύς", "ΕΎΣ", [(5, 8)]),
+        ("\U0001f642 a", "A", [(2, 3)]),
+        ("", "a", []),
+    ],
+)
+def test_small_and_capital_letters_are_the_same_whatever_many_they_are(
+    text: str, query: str, expected: list[tuple[int, int]]
+) -> None:
+    each = [(at, at + 1) for at in range(len(text))]
+    assert places(text, each, query, 9) == (expected, False)
+    assert places(text, each, query, 1) == (expected[:1], len(expected) > 1)
 
 
 @pytest.mark.parametrize(
@@ -559,6 +583,8 @@ def test_only_this_server_is_answered(page: TestClient) -> None:
         ({"content-length": "-1"}, 413),
         ({"origin": f"http://{HOST}"}, 200),
         ({"host": f"localhost:{PORT}"}, 200),
+        ({"host": f"localhost.:{PORT}", "origin": f"http://localhost.:{PORT}"}, 200),
+        ({"host": f"localhost..:{PORT}"}, 421),
         ({"sec-fetch-site": "same-origin"}, 200),
     ):
         assert page.get("/api/runs", headers=headers).status_code == status, headers

@@ -142,7 +142,10 @@ def test_what_is_measured_is_what_python_measures(
 ) -> None:
     place = len(recording) - 1
     wish = {"run": "run", "destination": place, "call": call, "head": head, "like": 0}
-    assert page.get("/api/measured", params=wish).json() == {"measured": False, "possible": True, "why": None}
+    assert page.get("/api/measured", params=wish).json() == {
+        **{"measured": False, "possible": True},
+        **{"why": None, "job": None},
+    }
     job = page.post("/api/jobs", json={**wish, "target": None}).json()
     facts = over(page, job["job"])
     assert (facts["state"], facts["error"]) == ("done", None)
@@ -297,12 +300,54 @@ def test_one_job_runs_at_a_time_and_tells_how_far_it_is(recording: Recording) ->
     slow.steps.release()
     until(lambda: first.done == 1)
     assert (first.total, second.state) == (3, "waiting")
-    assert jobs.found(0, wish(1)) is None
+    assert jobs.last(0, wish(1)) is first
+    assert jobs.last(1, wish(1)).found is None
     for _ in range(20):
         slow.steps.release()
     until(lambda: second.state == "done")
-    assert jobs.found(0, wish(2)).facts == {"sum": 2}
-    assert jobs.found(1, wish(2)) is None
+    assert jobs.last(0, wish(2)).found.facts == {"sum": 2}
+    assert jobs.last(1, wish(2)) is None
+
+
+def test_how_long_the_rest_takes_is_judged_by_what_was_done(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(jobs_module.time, "monotonic", lambda: clock[0])
+    job = jobs_module.Job("key", (0, wish()), recording, "running")
+    job.at("cutting each source", 0, 50)
+    clock[0] += 4
+    assert job.told().facts["left"] is None  # nothing was done yet
+    job.at("cutting each source", 10, 50)
+    assert job.told().facts["left"] == pytest.approx(16)
+    job.at("cutting each head alone", 2, 4)  # the next kind of work is judged by itself, from where it began
+    clock[0] += 0.5
+    job.at("cutting each head alone", 3, 4)
+    assert job.told().facts["left"] is None  # half a second says little
+    clock[0] += 2.5
+    assert job.told().facts["left"] == pytest.approx(3)
+    job.state = "done"
+    assert job.told().facts["left"] is None
+
+
+def test_work_under_way_is_told_to_whoever_asks_what_was_found(recording: Recording) -> None:
+    slow = Slow()
+    with TestClient(
+        explorer(Shelf([("run", recording)]), port=PORT, jobs=Jobs(slow)), base_url=f"http://{HOST}"
+    ) as asked:
+        place = {"run": "run", "destination": 1, "call": "all", "head": "all", "like": 0}
+        job = asked.post("/api/jobs", json={**place, "target": None}).json()["job"]
+        until(lambda: asked.get("/api/job", params={"job": job}).json()["what"] == "counting")
+        found = asked.get("/api/measured", params=place).json()
+        assert (found["measured"], found["possible"], found["job"]["job"]) == (False, True, job)
+        assert (found["job"]["state"], found["job"]["total"]) == ("running", 3)
+        for _ in range(3):
+            slow.steps.release()
+        over(asked, job)
+        assert asked.get("/api/measured", params=place).json() == {"sum": 1}
+        failed = asked.post("/api/jobs", json={**place, "destination": 99, "target": None}).json()["job"]
+        error = over(asked, failed)["error"]
+        assert asked.get("/api/measured", params={**place, "destination": 99}).json()["job"]["error"] == error
 
 
 def test_a_cancelled_job_ends_and_can_be_asked_for_again(recording: Recording) -> None:
@@ -312,6 +357,7 @@ def test_a_cancelled_job_ends_and_can_be_asked_for_again(recording: Recording) -
     until(lambda: first.state == "running")
     assert jobs.cancel(second.key).state == "cancelled"
     jobs.cancel(first.key)
+    assert jobs.last(0, wish(1)) is None
     again = jobs.start(0, recording, wish(1))
     assert again is not first
     slow.steps.release()
@@ -390,4 +436,4 @@ def test_jobs_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch)
         until(lambda job=job: job.state == "done")
     with pytest.raises(InputError, match="Measure it again"):
         jobs.job(first.key)
-    assert jobs.found(0, wish(65)) is not None
+    assert jobs.last(0, wish(65)).found is not None

@@ -119,6 +119,20 @@ def test_work_is_told_and_can_be_cancelled_and_done_again(page: Page, server: Se
     measured(page)
 
 
+def test_who_opens_a_page_while_it_is_measured_sees_the_work(page: Page, server: Served) -> None:
+    page.goto(server.link(run=THOUSANDS, call=1, every="yes", to=1998, side="evidence"))
+    own = evidence(page)
+    expect(own.locator(".words")).to_contain_text("Not measured yet")
+    for before in range(1980, 1988):  # work that this one waits for
+        wish = {"run": THOUSANDS, "call": "all", "head": "all", "like": 0, "destination": before, "target": None}
+        page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)
+    page.keyboard.press("m")
+    expect(own.get_by_role("button", name="cancel")).to_be_visible()
+    page.reload()
+    expect(own.get_by_role("button", name="cancel")).to_be_visible()
+    measured(page)
+
+
 def test_another_target_and_one_that_is_no_token(page: Page, server: Served, watch: Watch, asked: Any) -> None:
     watch.foresee(REFUSED)
     page.goto(server.link(run=TALK, call=2, head=0, to=AT, side="evidence"))

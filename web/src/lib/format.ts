@@ -58,6 +58,15 @@ export function size(bytes: number): string {
   return `${unit === 0 || value >= 100 ? value.toFixed(0) : value.toFixed(1)} ${units[unit]}`;
 }
 
+/** A time, no finer than it is known beforehand: "8 s", "3 min", "2 h 10 min". */
+export function time(seconds: number): string {
+  const whole = Math.max(1, Math.ceil(seconds));
+  if (whole < 90) return `${whole} s`;
+  const minutes = Math.ceil(whole / 60);
+  if (minutes < 90) return `${minutes} min`;
+  return `${Math.floor(minutes / 60)} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
+}
+
 /** "1 head", "9 heads". */
 export function counted(count: number, one: string, many = `${one}s`): string {
   return `${whole(count)} ${count === 1 ? one : many}`;

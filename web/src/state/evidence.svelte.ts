@@ -18,8 +18,6 @@ import type { Explorer } from "./explorer.svelte";
 const POLL_MS = 250;
 /** Being cancelled is told to the server whatever is looked at meanwhile, but not for ever. */
 const PATIENCE_MS = 10_000;
-/** Jobs of this visit that are remembered, so that coming back to one finds it. */
-const MOST_JOBS = 64;
 
 export interface Row {
   readonly question: string;
@@ -43,7 +41,6 @@ export class Evidence {
   private readonly rows: Record<RowLens, Asked<Row>>;
   private readonly rowQuestion: string | null = $derived.by(() => this.askedOfRow());
   private readonly question: string | null = $derived.by(() => this.askedOfModel());
-  private readonly jobs = new Map<string, string>();
   /** The work that is followed: what is told of one before it is not taken for it. */
   private followed: string | null = null;
   private eager: string | null = null;
@@ -59,7 +56,7 @@ export class Evidence {
       untrack(() => {
         this.stage = LOOKING;
         this.ended = stop.signal;
-        if (question !== null) void this.open(question, stop.signal);
+        if (question !== null) this.look(question, stop.signal).catch((error: unknown) => this.refused(error, stop.signal));
       });
       return () => stop.abort();
     });
@@ -129,7 +126,6 @@ export class Evidence {
       // The likeliest target is null there; an address leaves it out.
       const wish = { target: null, ...(JSON.parse(question) as Query) };
       const { facts } = await this.of().api.send<{ job: string }>("POST", "jobs", {}, signal, wish);
-      this.remember(question, facts.job);
       await this.follow(question, facts.job, signal);
     } catch (error) {
       this.refused(error, signal);
@@ -177,26 +173,19 @@ export class Evidence {
     });
   }
 
-  private async open(question: string, signal: AbortSignal): Promise<void> {
-    const job = this.jobs.get(question);
-    try {
-      if (job === undefined) await this.look(question, signal);
-      else await this.follow(question, job, signal);
-    } catch (error) {
-      // What the server no longer knows is not asked for again.
-      if (!signal.aborted) this.jobs.delete(question);
-      this.refused(error, signal);
-    }
-  }
-
-  /** Ask for what was found. */
+  /** Ask for what was found; work on it that is under way, whoever asked for it, is followed. */
   private async look(question: string, signal: AbortSignal): Promise<void> {
     const message = await this.of().api.send<MeasuredFacts>("GET", "measured", JSON.parse(question) as Query, signal);
     const { facts } = message;
     if (signal.aborted) return;
-    if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
-    this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
-    if (this.eager === question) await this.measure();
+    if (!facts.measured && facts.job) await this.follow(question, facts.job.job, signal);
+    else {
+      if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
+      this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
+    }
+    if (this.eager !== question) return;
+    this.eager = null;
+    await this.measure();
   }
 
   /** Ask how far the work is until it is over, then for what it found. */
@@ -207,7 +196,6 @@ export class Evidence {
       this.told(facts, signal);
       if (facts.state === "waiting" || facts.state === "running") await pause(POLL_MS, signal);
       else {
-        if (this.jobs.get(question) === job) this.jobs.delete(question);
         if (facts.state === "done") await this.look(question, signal);
         return;
       }
@@ -225,14 +213,6 @@ export class Evidence {
   private refused(error: unknown, signal: AbortSignal): void {
     const why = said(error);
     if (why !== null) this.happen({ is: "refusal", why }, signal);
-  }
-
-  private remember(question: string, job: string): void {
-    this.jobs.set(question, job);
-    for (const oldest of this.jobs.keys()) {
-      if (this.jobs.size <= MOST_JOBS) break;
-      this.jobs.delete(oldest);
-    }
   }
 }
 

@@ -164,6 +164,8 @@ export interface Job {
   readonly done: number;
   readonly total: number;
   readonly error: string | null;
+  /** Seconds that what is being done will take yet, if its steps go on as they did; null: nothing to judge by. */
+  readonly left: number | null;
 }
 
 /** A head that was cut alone: what the target lost, and the head's weight. */
@@ -202,5 +204,7 @@ export interface Measured {
   readonly carried: readonly CarriedSource[];
 }
 
-/** What was found; or that nothing was, and whether it can be: the sentence why not. */
-export type MeasuredFacts = { readonly measured: false; readonly possible: boolean; readonly why: string | null } | Measured;
+/** What was found; or that nothing was, and whether it can be: the sentence why not; the work that is under way, or failed. */
+export type MeasuredFacts =
+  | { readonly measured: false; readonly possible: boolean; readonly why: string | null; readonly job: Job | null }
+  | Measured;

@@ -333,7 +333,7 @@ function progress(found) {
   const passed = Date.now() - found.start;
   const sources = found.asked.i + 1;
   const [first, second] = [500, 500 + sources * STEP_MS];
-  const of = (state, what = "", done = 0, total = 0, error = null) => ({ job: found.key, state, what, done, total, error });
+  const of = (state, what = "", done = 0, total = 0, error = null) => ({ job: found.key, state, what, done, total, error, left: passed > first + 1000 && done ? ((passed - first) / 1000 / done) * (total - done) : null });
   if (found.cancelled !== null && passed > found.cancelled + 300) return of("cancelled");
   if (passed < first) return of("waiting");
   if (found.asked.target === " fail" && passed > first + 1000) return of("failed", "", 0, 0, "The model: expected 4.2 GB of free memory, given 1.1 GB. Close something, or choose a shorter text.");
@@ -352,9 +352,11 @@ function targetOf(own, i, target) {
 
 function measured(query) {
   const asked = question(query);
-  const found = [...JOBS.values()].find((one) => one.asked.name === asked.name && progress(one).state === "done");
+  const last = [...JOBS.values()].findLast((one) => one.asked.name === asked.name && one.cancelled === null);
+  const going = last ? progress(last) : null;
+  const found = going?.state === "done";
   const why = asked.own.key === "very long" ? "measuring: expected the model that made the recording, Made-up 12-layer, with the same weights, given Another. Start the explorer with --model and that model's folder." : null;
-  if (!found) return { measured: false, possible: why === null, why };
+  if (!found) return { measured: false, possible: why === null, why, job: going };
   const { own, i, heads } = asked;
   const seed = [...(asked.target ?? "")].reduce((sum, sign) => sum + sign.codePointAt(0), 0);
   const sources = own.calls[heads[0][0]].sources;

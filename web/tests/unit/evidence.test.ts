@@ -182,7 +182,7 @@ describe("either sign", () => {
 });
 
 describe("a measurement", () => {
-  const job = (state: Job["state"], done = 0, error: string | null = null): Happened => ({ is: "job", job: { job: "a", state, what: "cutting each source", done, total: 9, error } });
+  const job = (state: Job["state"], done = 0, error: string | null = null): Happened => ({ is: "job", job: { job: "a", state, what: "cutting each source", done, total: 9, error, left: null } });
   const asked: Happened = { is: "asked" };
   const through = (...happened: readonly Happened[]): Stage => happened.reduce(after, LOOKING);
   const unmeasured: Happened = { is: "answer", measured: false };

@@ -145,8 +145,12 @@ describe("placesOf", () => {
     expect([found.places.length, found.more, found.places[999]]).toEqual([1000, true, [999, 1000]]);
   });
 
-  it("looks for capitals as they are where small letters are more of them", () => {
-    expect(placesOf("İi", [[0, 1], [1, 2]], "I").places).toEqual([]);
-    expect(placesOf("İi", [[0, 1], [1, 2]], "i").places).toEqual([[1, 2]]);
+  it("takes small and capital letters for the same, whatever many they are", () => {
+    const found = (text: string, query: string): [number, number][] => placesOf(text, [...text].map((_, at) => [at, at + 1]), query).places;
+    expect(found("İı", "I")).toEqual([[0, 1], [1, 2]]);
+    expect(found("x İSTANBUL", "istanbul")).toEqual([[2, 10]]);
+    expect(found("die Straße", "STRASSE")).toEqual([[4, 10]]);
+    expect(found("Ὀδυσσεύς", "ΕΎΣ")).toEqual([[5, 8]]);
+    expect(found("\u{1F642} a", "A")).toEqual([[2, 3]]);
   });
 });

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { glowRamp, kindRamp, lensRamp, oklch, pick, step, type Ramp } from "../../src/lib/colour";
-import { counted, digits, percent, size, whole } from "../../src/lib/format";
+import { counted, digits, percent, size, time, whole } from "../../src/lib/format";
 import { headsOf, ranked } from "../../src/lib/heads";
 import { clipped, scaleTo, shareOf, valueAt } from "../../src/lib/scale";
 import { ticks } from "../../src/lib/ticks";
@@ -83,6 +83,7 @@ describe("numbers", () => {
   it("shows shares, counts and sizes", () => {
     expect([0.54, 0.0531, 0.0031, 0.00001, 0, null].map(percent)).toEqual(["54 %", "5.3 %", "0.31 %", "< 0.01 %", "0 %", "none"]);
     expect([whole(32768), counted(1, "head"), counted(270, "head")]).toEqual(["32,768", "1 head", "270 heads"]);
+    expect([time(0.2), time(7.1), time(89), time(90.5), time(3600), time(7800), time(7200)]).toEqual(["1 s", "8 s", "89 s", "2 min", "60 min", "2 h 10 min", "2 h"]);
     expect([size(812), size(66_800_000), size(2.98e9)]).toEqual(["812 B", "66.8 MB", "3.0 GB"]);
   });
 });

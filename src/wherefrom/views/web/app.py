@@ -118,12 +118,13 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             own = self._recording(asked)
-            found = self._jobs.found(self._identity(own), _wish(own, asked))
-            if found is not None:
-                return found.packed()
-            refusal = self._jobs.refusal(own)
+            job = self._jobs.last(self._identity(own), _wish(own, asked))
+            if job is not None and job.found is not None:
+                return job.found.packed()
+            refusal = None if job is not None else self._jobs.refusal(own)
             why = None if refusal is None else str(refusal)
-            return Message({"measured": False, "possible": why is None, "why": why}).packed()
+            going = None if job is None else job.told().facts
+            return Message({"measured": False, "possible": why is None, "why": why, "job": going}).packed()
 
         return await self._answered(request, answer, of_model=True)
 

@@ -167,10 +167,10 @@ def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def one_spelling(host: str) -> str:
-    """Return a host in the one spelling that browsers have for it: "[::1]" for "0:0:0:0:0:0:0:1", "vm" for "VM"."""
+    """Return a host in one spelling: "[::1]" for "0:0:0:0:0:0:0:1", "vm" for "VM" and for "vm." with its root."""
     address = address_of(host)
     if address is None:
-        return host.lower()
+        return host.lower().removesuffix(".")
     return f"[{address.compressed}]" if address.version == 6 else address.compressed
 
 

@@ -26,6 +26,8 @@ OVER: tuple[State, ...] = ("done", "cancelled", "failed")
 MOST_WAITING = 16
 STEP = 0.02
 """Seconds between two looks whether all has ended."""
+JUDGED_AFTER = 1.0
+"""Seconds of a kind of work from which is judged how long the rest of it will take."""
 MOST_KEPT = 64
 """Jobs that are remembered, with what they found."""
 
@@ -73,6 +75,8 @@ class Job:
         key: its name, which nobody guesses.
         question: what tells it from others: what tells its recording from others, and the wish.
         recording: that it is about; let go when it is over, since jobs are remembered for longer than files are open.
+        since: when what is being done began, by the clock of `time.monotonic`.
+        begun: how many steps of it were done then.
     """
 
     key: str
@@ -84,13 +88,27 @@ class Job:
     total: int = 0
     error: str | None = None
     found: Message | None = None
+    since: float = 0.0
+    begun: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def told(self) -> Message:
-        """Return how far it is."""
-        return Message(
-            {name: getattr(self, name) for name in ("state", "what", "done", "total", "error")} | {"job": self.key}
-        )
+        """Return how far it is, and how many seconds what is being done takes yet, if its steps go on as they did."""
+        facts = {name: getattr(self, name) for name in ("state", "what", "done", "total", "error")}
+        return Message({**facts, "job": self.key, "left": self._left()})
+
+    def at(self, what: str, done: int, total: int) -> None:
+        """Note how far it is."""
+        if what != self.what:
+            self.since, self.begun = time.monotonic(), done
+        self.what, self.done, self.total = what, done, total
+
+    def _left(self) -> float | None:
+        """Return the seconds that are left of what is being done; None before there is anything to judge by."""
+        taken, done = time.monotonic() - self.since, self.done - self.begun
+        if self.state != "running" or done <= 0 or taken < JUDGED_AFTER:
+            return None
+        return taken / done * (self.total - self.done)
 
 
 class Jobs:
@@ -173,11 +191,10 @@ class Jobs:
                 self._waiting.remove(job)
         return job
 
-    def found(self, identity: Hashable, wish: Wish) -> Message | None:
-        """Return what was found for a question; None where it was not measured."""
+    def last(self, identity: Hashable, wish: Wish) -> Job | None:
+        """Return the last job of a question: with what was found, under way, or failed; None where it was cancelled."""
         with self._lock:
-            known = self._known((identity, wish), ("done",))
-            return None if known is None else known.found
+            return self._known((identity, wish), ("waiting", "running", "done", "failed"))
 
     def close(self, patience: float) -> None:
         """Cancel whatever waits or runs, and wait so many seconds at most until it has ended."""
@@ -188,12 +205,10 @@ class Jobs:
             time.sleep(STEP)
 
     def _known(self, question: tuple[Hashable, Wish], states: tuple[State, ...]) -> Job | None:
-        alike = (
-            job
-            for job in reversed(self._jobs.values())
-            if job.question == question and job.state in states and (job.state == "done" or not job.cancelled.is_set())
-        )
-        return next(alike, None)
+        last = next((job for job in reversed(self._jobs.values()) if job.question == question), None)
+        if last is None or last.state not in states:
+            return None
+        return last if last.state == "done" or not last.cancelled.is_set() else None
 
     def _forget(self) -> None:
         """Drop the oldest that are over, where there are too many."""
@@ -218,7 +233,7 @@ class Jobs:
         def progress(what: str, done: int, total: int) -> None:
             if job.cancelled.is_set():
                 raise _CancelledError
-            job.what, job.done, job.total = what, done, total
+            job.at(what, done, total)
 
         state: State = "failed"
         try:

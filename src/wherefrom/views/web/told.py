@@ -33,6 +33,7 @@ from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, is_numbered
 from wherefrom.spans import Tokens
 from wherefrom.views.cells import own_texts
+from wherefrom.views.web.finding import places
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.wire import Message
 
@@ -60,7 +61,7 @@ class Chosen:
 
     @classmethod
     def of(cls, recording: Recording, call: int | None, head: int | None, like: int) -> Chosen:
-        """Return one head, all heads of a call, or of every call of the same kind and part as another.
+        """Return one head or all heads of a call, or of every call of the same kind and part as another.
 
         Raises:
             InputError: no such call or head; calls over different positions.
@@ -77,7 +78,7 @@ class Chosen:
                 given="some that do not",
                 way_out="Choose one layer.",
             )
-        return cls(tuple((own, own.head_numbers) for own in alike))
+        return cls(tuple((own, own.head_numbers if head is None else (_kept(own, head),)) for own in alike))
 
     @property
     def heads(self) -> int:
@@ -225,20 +226,8 @@ def find(recording: Recording, text: int, query: str) -> Message:
     if not query.strip():
         way_out = "Type a word."
         raise InputError("what is looked for", expected="some text", given="nothing", way_out=way_out)
-    spans = [token.span for token in chosen]
-    starts, ends = (np.array([span[side] for span in spans]) for side in (0, 1))
-    places: list[list[int]] = []
-    at, small, wanted = -1, chosen.text.lower(), query.lower()
-    exact = len(small) == len(chosen.text)  # a few letters are two when they are small: then as it is typed
-    small, wanted = (small, wanted) if exact else (chosen.text, query)
-    while len(places) <= MOST_PLACES:
-        at = small.find(wanted, at + 1)
-        if at < 0:
-            break
-        inside = np.flatnonzero((starts < at + len(wanted)) & (ends > at))
-        if len(inside):
-            places.append([int(inside[0]), int(inside[-1]) + 1])
-    return Message({"places": places[:MOST_PLACES], "more": len(places) > MOST_PLACES})
+    found, more = places(chosen.text, [token.span for token in chosen], query, MOST_PLACES)
+    return Message({"places": found, "more": more})
 
 
 def units(recording: Recording, text: int, by: str) -> Message:
