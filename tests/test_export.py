@@ -24,6 +24,7 @@ from command_line import Ended, typed
 from recordings import tokens_of
 from wherefrom import InputError, save_recording
 from wherefrom.recording import Recording
+from wherefrom.views.web import exported as exported_module
 from wherefrom.views.web import told
 from wherefrom.views.web.app import explorer
 from wherefrom.views.web.exported import BEHIND, Carried, exported, forecast_bytes
@@ -204,12 +205,31 @@ def test_too_large_a_page_is_refused_before_it_is_made(recording: Recording) -> 
     assert told_before == [forecast_bytes(own)]
     assert 0.7 < told_before[0] / size < 1.4
     with pytest.raises(
-        InputError, match=r"the page: expected at most 0.3 MB, got about \d.\d MB. Take fewer positions"
+        InputError, match=r"the page: expected at most 0.3 MB, got at least about \d.\d MB. Take fewer positions"
     ):
         exported(own, most=0.3, progress=lambda done, total: pytest.fail("it was begun"))
     with pytest.raises(InputError, match=r"the page: expected at most [\d.]+ MB, got \d.\d MB."):
         exported(own, most=(size - 1) / 1e6)
     assert len(exported(own, most=(size + 0.5) / 1e6).content) == size
+
+
+def test_of_a_page_that_is_much_too_large_little_is_asked(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, right, asked = carried(recording, heads=((0, 1),)), exported_module._Answers.of, []
+
+    def of(self: object, question: tuple[str, dict[str, object]]) -> object:
+        asked.append(question[0])
+        return right(self, question)
+
+    monkeypatch.setattr(exported_module._Answers, "of", of)
+    whole, every = forecast_bytes(own), asked[:]
+    assert every[-2:] == ["heads", "heads"]  # what scans whole maps comes last
+    asked.clear()
+    part = forecast_bytes(own, whole / 2)
+    assert whole / 2 < part < whole
+    assert asked == every[: len(asked)]
+    assert len(asked) < len(every) - 2
 
 
 def test_of_a_map_of_several_tiles_the_forecast_is_near_too() -> None:
@@ -260,7 +280,7 @@ def test_a_recording_that_one_stands_in_has_its_name(file: Path) -> None:
         (("page.html", "--head", "1.6"), "the head: expected one that the recording holds, got head 6 of layer 1."),
         (("page.html", "--layers", "2"), "--layers: expected numbers from 0 to 1, and ranges that end at 2 or before"),
         (("page.html", "--positions", "7"), "--positions: expected numbers from 0 to 6"),
-        (("page.html", "--most-mb", "0.1"), "the page: expected at most 0.1 MB, got about"),
+        (("page.html", "--most-mb", "0.1"), "the page: expected at most 0.1 MB, got at least about"),
         (("none/page.html",), "expected a folder that is there"),
     ],
 )

@@ -127,9 +127,9 @@ class Carried:
             if call.layer == layer and head in call.head_numbers
         ]
 
-    def questions(self) -> list[list[Question]]:
-        """Return what is asked, block by block."""
-        return [block for block in self._blocks() if block]
+    def questions(self) -> Iterator[list[Question]]:
+        """Yield what is asked, block by block; what takes longest to answer comes last."""
+        return (block for block in self._blocks() if block)
 
     def _blocks(self) -> Iterator[list[Question]]:
         recording = self.recording
@@ -142,8 +142,6 @@ class Carried:
             for start in range(0, len(text), CHUNK)
         ]
         yield [("units", {"text": number, "by": by}) for number in range(len(texts)) for by in UNITS]
-        for index in range(len(recording.calls)):
-            yield [("heads", {"call": index})]
         for like in sorted(set(self.alike)):
             yield from self._edges({"call": ALL, "head": ALL, "like": like}, recording.calls[like])
         for index in self.calls:
@@ -155,6 +153,8 @@ class Carried:
             yield [("tile", {**one, **tile}) for tile in _tiles(HeadMap(call, head))]
             yield [("numbers", {**one, "destination": at, "sources": ONE_BY_ONE}) for at in rows]
             yield [(BEHIND, {**one, "destination": at}) for at in rows]
+        for index in range(len(recording.calls)):
+            yield [("heads", {"call": index})]
 
     def _edges(self, whose: Parameters, call: Call) -> Iterator[list[Question]]:
         for lens in self.lenses:
@@ -219,12 +219,13 @@ def exported(
     Raises:
         InputError: it is larger.
     """
-    blocks = carried.questions()
-    forecast = forecast_bytes(carried)
+    enough = DOUBT * most * MEGABYTE
+    forecast = forecast_bytes(carried, enough)
+    if forecast > enough:
+        _refuse(forecast, most, "at least about ")
     if foretold is not None:
         foretold(forecast)
-    if forecast > DOUBT * most * MEGABYTE:
-        _refuse(forecast, most, about=True)
+    blocks = list(carried.questions())
     total, done, packed = sum(map(len, blocks)), 0, {}
     answers = _Answers(carried)
     for block in blocks:
@@ -245,24 +246,31 @@ def exported(
     }
     content = _document(facts, packed)
     if len(content) > most * MEGABYTE:
-        _refuse(len(content), most, about=False)
+        _refuse(len(content), most)
     return Page(content, carries, leaves_out)
 
 
-def forecast_bytes(carried: Carried) -> int:
-    """Return about how many bytes a page will have, by answering a few of its questions."""
+def forecast_bytes(carried: Carried, enough: float = math.inf) -> int:
+    """Return about how many bytes a page will have, by answering a few of its questions.
+
+    Args:
+        carried: what it carries.
+        enough: bytes; of a page that has more than these no more is asked, and what is returned is a part of it.
+    """
     answers, size = _Answers(carried), len(_document({}, {}))
     for block in carried.questions():
+        if size > enough:
+            break
         tried = block[:: math.ceil(len(block) / (TRIED_TILES if block[0][0] == "tile" else TRIED))]
         size += len(_packed(map(answers.of, tried))) * len(block) // max(1, len(tried))
     return size
 
 
-def _refuse(size: float, most: float, *, about: bool) -> None:
+def _refuse(size: float, most: float, about: str = "") -> None:
     raise InputError(
         "the page",
         expected=f"at most {most:g} MB",
-        given=f"{'about ' if about else ''}{size / MEGABYTE:,.1f} MB",
+        given=f"{about}{size / MEGABYTE:,.1f} MB",
         way_out="Take fewer positions (--positions), layers (--layers) or heads (--head), or allow more (--most-mb).",
         size=int(size),
         most=most,
