@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jsonschema
 import pytest
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 import wherefrom
 from small import write_small_model
 from wherefrom import cli
+from wherefrom.__main__ import main
 from wherefrom.capture import fused
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "trace.schema.json").read_text(encoding="utf-8"))
@@ -406,6 +408,18 @@ def test_an_interrupt_is_one_line(small_run, monkeypatch):
         assert small_run(verb, TEXT) == (130, "", "wherefrom: interrupted\n")
 
 
+def test_an_interrupt_before_a_word_is_read_is_one_line(monkeypatch, capsys):
+    class Slow(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "wherefrom.cli", Slow("wherefrom.cli"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "wherefrom: interrupted\n")
+
+
 def test_a_bug_is_not_swallowed(small_run, monkeypatch):
     def broken(*arguments, **how):
         raise ZeroDivisionError
@@ -418,11 +432,10 @@ def test_a_bug_is_not_swallowed(small_run, monkeypatch):
 
 def started(*arguments, **how):
     """The command line as a process of its own."""
-    code = "from wherefrom.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", **how.pop("env", {})}
     environment.pop("PYTHONUNBUFFERED", None)  # a pipe's last words are then written at the very end
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "wherefrom", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -461,9 +474,8 @@ def test_as_a_process_whose_reader_has_gone(small_folder, verb):
 
 def in_shell(redirection, *arguments):
     """The command line with its streams as a shell leaves them: (exit code, stdout, stderr)."""
-    code = "from wherefrom.cli import main; main()"
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", code, *map(str, arguments)],
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "wherefrom", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=False,
