@@ -101,6 +101,11 @@ def test_both_maps_show_the_same_window_and_no_more_than_all(page: Page, server:
     assert found is not None
 
 
+def test_a_position_that_one_of_them_lacks_is_told(page: Page, server: Served) -> None:
+    page.goto(server.link(page="compare", run=TALK, beside=OTHER, call=1, head=2, to=720))
+    expect(page.locator(".differ")).to_contain_text("There is no position 720 in both: 699, the last that both have")
+
+
 def test_it_opens_on_what_both_have(page: Page, server: Served) -> None:
     page.goto(server.link(page="compare", run=OTHER, beside=TALK, call=1, head=2))
     shown = panel(page, "B: map")

@@ -81,4 +81,7 @@ def test_numbers_readers_and_colours(opened: Open, server: Served, many: int) ->
 def test_what_an_address_has_wrong_is_as_usual(page: Page, server: Served) -> None:
     page.goto(server.link(run=TALK, call=99, head="x", to=10**8, lens="love", window="1_2", theme="blue", each=5))
     chosen(page, TALK_TOKENS - 1)
+    expect(panel(page, "Text")).to_contain_text(
+        "There is no position 100,000,000 here: 733, the last, is chosen instead."
+    )
     expect(page.get_by_role("img", name="Scale: weight, linear")).to_be_visible()

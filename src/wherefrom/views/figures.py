@@ -334,10 +334,10 @@ class _Scale:
 
     def shares(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return what share of the ramp each value has; of what is no number, 0."""
-        known = np.nan_to_num(values).astype(np.float64)
-        if self.low == 0.0:
-            return known / self.high
-        return np.log10(np.maximum(known, self.low) / self.low) / DECADES
+        found: NDArray[np.float64] = np.nan_to_num(values).astype(np.float64) / self.high
+        if self.low > 0:
+            found = 1 + np.log10(np.maximum(found, 10.0**-DECADES)) / DECADES
+        return found
 
     def unit(self, what: str) -> str:
         """Return what a legend says of it."""

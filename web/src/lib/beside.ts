@@ -67,6 +67,11 @@ export function differences(a: Run, b: Run, call: Call, partner: Call): string[]
   return found;
 }
 
+/** What is said where a position was asked for that is not there. */
+export function beyondWords({ wanted, chosen }: { readonly wanted: number; readonly chosen: number }, both: boolean): string {
+  return `There is no position ${whole(wanted)} ${both ? "in both" : "here"}: ${whole(chosen)}, the last${both ? " that both have" : ""}, is chosen instead.`;
+}
+
 function lacking(a: Run, b: Run): string[] {
   return a.calls.filter((call) => !partnerOf(call, b.calls)).map((call) => nameOf(call, a.calls));
 }

@@ -71,6 +71,10 @@ export class Beside implements Looked {
     return this.first.offered;
   }
 
+  get beyond(): Looked["beyond"] {
+    return this.first.beyond;
+  }
+
   choose(change: Parameters<Looked["choose"]>[0]): void {
     this.first.choose(change);
   }

@@ -20,7 +20,7 @@ const PAUSE_MS = 200;
 /** A recording as the selection looks at it: the one that is shown, or the one beside it. */
 export type Looked = Pick<
   Explorer,
-  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "held" | "text" | "choose" | "pick" | "chooseHead"
+  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "beyond" | "held" | "text" | "choose" | "pick" | "chooseHead"
 >;
 
 export class Explorer {
@@ -95,6 +95,16 @@ export class Explorer {
   get source(): number | null {
     const { source } = this.selection;
     return source === null || !this.offered ? null : Math.min(source, this.offered.sources - 1);
+  }
+
+  /** The positions that an address asks for and that are not there: the last ones are chosen in their place. */
+  get beyond(): readonly { readonly wanted: number; readonly chosen: number }[] {
+    if (!this.offered) return [];
+    const { destination, source } = this.selection;
+    const asked = [[destination, this.destination], [source, this.source]] as const;
+    const found = asked.flatMap(([wanted, chosen]) => (wanted === null || chosen === null || wanted === chosen ? [] : [{ wanted, chosen }]));
+    const [one, two] = found;
+    return one && two && one.wanted === two.wanted && one.chosen === two.chosen ? [one] : found;
   }
 
   /** The text that destinations or sources of the chosen call are of. */

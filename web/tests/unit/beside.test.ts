@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { differences, nameOf, offeredBy, partnerOf, unlike } from "../../src/lib/beside";
+import { beyondWords, differences, nameOf, offeredBy, partnerOf, unlike } from "../../src/lib/beside";
 import type { Call, Run } from "../../src/wire/api";
 
 function call(index: number, layer: number, more: Partial<Call> = {}): Call {
@@ -42,6 +42,11 @@ describe("the call of the other recording", () => {
 });
 
 describe("what differs", () => {
+  it("says which position stands in the place of one that is not there", () => {
+    expect(beyondWords({ wanted: 9000, chosen: 733 }, false)).toBe("There is no position 9,000 here: 733, the last, is chosen instead.");
+    expect(beyondWords({ wanted: 720, chosen: 699 }, true)).toBe("There is no position 720 in both: 699, the last that both have, is chosen instead.");
+  });
+
   it("is nothing where nothing does", () => {
     expect(differences(run("a", [call(0, 0)]), run("b", [call(0, 0)]), call(0, 0), call(0, 0))).toEqual([]);
   });

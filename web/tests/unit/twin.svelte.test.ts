@@ -345,6 +345,14 @@ class Twin {
     return this.selection.source === null || !this.call ? null : Math.min(this.selection.source, this.length - 1);
   }
 
+  /** What was asked for and is not there, each once. */
+  get beyond(): unknown[] {
+    if (!this.call) return [];
+    const { destination, source } = this.selection;
+    const over = [destination, source].filter((wanted) => wanted !== null && wanted >= this.length);
+    return [...new Set(over)].map((wanted) => ({ wanted, chosen: this.length - 1 }));
+  }
+
   edgesOf(run: Run | null, of: Call | null): string | null {
     const { mode, every, lens } = this.selection;
     const position = mode === "sources" ? this.destination : this.source;
@@ -541,8 +549,8 @@ function check({ page, twin, place, api, server, seen }: World): void {
   expect(place.entries).toEqual(twin.entries.map(format));
   expect(place.at).toBe(twin.at);
 
-  const now = { run: explorer.shown?.key ?? null, beside: explorer.beside.shown?.key ?? null, call: explorer.call?.index ?? null, other: explorer.beside.call?.index ?? null, head: explorer.head, destination: explorer.destination, source: explorer.source };
-  expect(now).toEqual({ run: twin.run?.key ?? null, beside: twin.second?.key ?? null, call: twin.call?.index ?? null, other: twin.secondCall?.index ?? null, head: twin.head, destination: twin.destination, source: twin.source });
+  const now = { run: explorer.shown?.key ?? null, beside: explorer.beside.shown?.key ?? null, call: explorer.call?.index ?? null, other: explorer.beside.call?.index ?? null, head: explorer.head, destination: explorer.destination, source: explorer.source, beyond: explorer.beyond };
+  expect(now).toEqual({ run: twin.run?.key ?? null, beside: twin.second?.key ?? null, call: twin.call?.index ?? null, other: twin.secondCall?.index ?? null, head: twin.head, destination: twin.destination, source: twin.source, beyond: twin.beyond });
 
   const asked: Record<keyof Twin["questions"], Asked<unknown>> = { run: explorer.run, beside: explorer.beside.run, edges: page.edges, others: page.others, resting: page.resting };
   for (const [name, { address, state }] of Object.entries(twin.questions)) {
