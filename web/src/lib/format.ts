@@ -60,9 +60,9 @@ export function size(bytes: number): string {
 
 /** A time, no finer than it is known beforehand: "8 s", "3 min", "2 h 10 min". */
 export function time(seconds: number): string {
-  const whole = Math.max(1, Math.ceil(seconds));
-  if (whole < 90) return `${whole} s`;
-  const minutes = Math.ceil(whole / 60);
+  const full = Math.max(1, Math.ceil(seconds));
+  if (full < 90) return `${full} s`;
+  const minutes = Math.ceil(full / 60);
   if (minutes < 90) return `${minutes} min`;
   return `${Math.floor(minutes / 60)} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
 }
