@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import signal
 import socket
 import subprocess
@@ -105,6 +107,42 @@ def test_ctrl_c_waits_for_no_answer(file: Path) -> None:
             assert (process.returncode, err) == (0, "")
         finally:
             process.kill()
+
+
+ARENAS = """
+import ctypes, sys, threading
+from wherefrom.views.web import serve
+if sys.argv[1] == "shared":
+    serve.share_memory()
+libc = ctypes.CDLL(None)
+together = threading.Barrier(4)
+
+def allocate():
+    together.wait()
+    held = [bytearray(1000) for _ in range(100)]
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
+def test_threads_that_answer_share_their_memory() -> None:
+    heaps = {}
+    for how in ("shared", "apart"):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment.pop("MALLOC_ARENA_MAX", None)
+        command = [sys.executable, "-c", ARENAS, how]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+        heaps[how] = done.stdout.count("<heap nr=")
+    assert heaps["shared"] == 1
+    assert heaps["apart"] > 1
 
 
 def test_a_second_one_takes_another_port_and_says_so(file: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import logging
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,6 +31,8 @@ ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses that are nobody's, far from here."""
 PATIENCE = 2
 """Seconds that answers under way have when the server ends."""
+ARENAS = -8
+"""What glibc's mallopt calls the most arenas there may be, M_ARENA_MAX."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ def serve(
         measurer: runs their model; None: nothing can be measured.
         ready: called once when pages can be asked for.
     """
+    share_memory()
     jobs = Jobs(measurer)
     config = uvicorn.Config(
         explorer_at(place, shelf, jobs),
@@ -184,6 +189,17 @@ def serve(
     finally:
         place.socket.close()
         jobs.close(PATIENCE)
+
+
+def share_memory() -> None:
+    """Have all threads share one arena of the C library, where it is glibc; elsewhere nothing is to be done.
+
+    Otherwise each thread that computes answers has one (mallopt(3), M_ARENA_MAX), and what is freed in it is of no use
+    to the others: an explorer that was asked for long held twice the memory, and ever more of it.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library has no such function
+            ctypes.CDLL(None).mallopt(ARENAS, 1)
 
 
 def is_answering() -> bool:
