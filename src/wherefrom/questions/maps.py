@@ -36,8 +36,8 @@ TILE = 256
 """Blocks along one side of a tile."""
 AT_ONCE = 2**21
 """Weights that are computed at once, 8 MB."""
-FEW = 2**20
-"""Up to as many weights of a tile are computed and then put into blocks: for more a scan is quicker."""
+FEW = 2**22
+"""Up to as many weights of a tile are computed and then put into blocks: for more a scan is quicker, on any machine."""
 WEIGHTS, NOT_PERMITTED, EMPTY, NOT_RECORDED = range(4)
 """The marks: there are weights; no pair of the block is permitted; its destinations may read nothing at all; none of
 its destinations was recorded."""
@@ -166,6 +166,12 @@ class HeadMap:
     def _fine(self, block: int, rows: range, columns: range) -> Tile:
         """Return a tile of a level that is computed when it is asked for, strip by strip."""
         shape = math.ceil(len(rows) / block), math.ceil(len(columns) / block)
+        if block == 1:  # a single strip, and no blocks to make of it
+            weights, permitted, recorded, empty = self._strip(rows, columns)
+            if permitted.all():
+                return self._tile(block, rows, columns, weights, weights, np.full(shape, WEIGHTS, np.uint8))
+            weights = np.where(permitted, weights, np.float32(np.nan))
+            return self._tile(block, rows, columns, weights, weights, _marks(~permitted, recorded, empty))
         largest, mean = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
         marks = np.full(shape, NOT_PERMITTED, np.uint8)
         for strip in _strips(rows, block, len(columns)):
@@ -174,16 +180,14 @@ class HeadMap:
             most = _each(np.maximum, weights, block)
             if permitted.all():
                 largest[own], marks[own] = most, WEIGHTS
-                mean[own] = most if block == 1 else _each(np.add, weights, block) / _sizes(weights.shape, block)
+                mean[own] = _each(np.add, weights, block) / _sizes(weights.shape, block)
                 continue
             pairs = _each(np.add, permitted, block)
             none = pairs == 0
             largest[own] = np.where(none, np.nan, most)
             total = _each(np.add, weights, block)
             mean[own] = np.divide(total, pairs, out=np.full(pairs.shape, np.nan), where=~none)
-            still = np.where(_whole_blocks(empty, block), EMPTY, NOT_PERMITTED)
-            still[_whole_blocks(~recorded, block)] = NOT_RECORDED
-            marks[own] = np.where(none, still[:, None], WEIGHTS)
+            marks[own] = _marks(none, ~_whole_blocks(~recorded, block), _whole_blocks(empty, block))
         return self._tile(block, rows, columns, largest, mean, marks)
 
     def _strip(self, strip: range, columns: range) -> tuple[Floats, Bools, Bools, Bools]:
@@ -226,6 +230,12 @@ class HeadMap:
         largest, mean = (values.astype(np.float32, copy=False) for values in (largest, mean))
         marks = marks.astype(np.uint8, copy=False)
         return Tile(block, rows, columns, largest, mean, marks, exactness_of([self._call]))
+
+
+def _marks(none: Bools, recorded: Bools, empty: Bools) -> Marks:
+    """Return the marks of blocks [R, C]: of those without a weight, whether rows were recorded, or may read nothing."""
+    still = np.where(recorded, np.where(empty, EMPTY, NOT_PERMITTED), NOT_RECORDED)
+    return np.where(none, still[:, None], WEIGHTS).astype(np.uint8)
 
 
 def _along(what: str, at: int, size: int, block: int) -> range:
