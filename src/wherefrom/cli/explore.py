@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import webbrowser
 from pathlib import Path
 from shlex import quote
@@ -66,7 +67,7 @@ def explore(
       wherefrom explore --folder runs --no-browser
       wherefrom explore --text "The capital of Italy is"
     """
-    from wherefrom.views.web.serve import is_answering, open_place, serve
+    from wherefrom.views.web.serve import open_place, serve
     from wherefrom.views.web.shelf import Shelf
 
     named: list[Path | tuple[str, Recording]] = list(recordings or ())
@@ -92,8 +93,8 @@ def explore(
             webbrowser.open(place.address)
 
     serve(shelf, place, measurer=measurer, ready=ready)
-    if is_answering():  # of a long text it may take a while, and the end of a process waits for all of its threads
-        sys.stdout.flush()
+    if threading.active_count() > 1:  # an answer, a model that loads, a measurement: nobody waits for it any more,
+        sys.stdout.flush()  # and an interpreter that ends beside torch at work is aborted
         os._exit(0)
 
 

@@ -36,8 +36,6 @@ from wherefrom.views.web.shelf import Shelf, listed
 from wherefrom.views.web.wire import Message
 
 STATIC = Path(__file__).parent / "static"
-ANSWERING = "answering"
-"""What threads are called that compute an answer."""
 GONE = 499
 """The status of an answer that nobody waits for."""
 AT_ONCE = 4
@@ -223,7 +221,7 @@ async def _in_thread(answer: Callable[[], tuple[str, bytes]]) -> tuple[str, byte
         except BaseException as error:  # raised where the answer is waited for
             done.set_exception(error)
 
-    Thread(target=compute, name=ANSWERING, daemon=True).start()
+    Thread(target=compute, name="answering", daemon=True).start()
     return await asyncio.wrap_future(done)
 
 

@@ -8,7 +8,6 @@ import logging
 import secrets
 import socket
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import uvicorn
 from wherefrom.errors import InputError
 from wherefrom.readable import readable
 from wherefrom.views.web import HOST, PORT
-from wherefrom.views.web.app import ANSWERING, explorer
+from wherefrom.views.web.app import explorer
 from wherefrom.views.web.guard import LOOPBACK, MOST_QUERY, Guard, one_spelling
 from wherefrom.views.web.jobs import Jobs, Measurer
 from wherefrom.views.web.shelf import Shelf
@@ -200,11 +199,6 @@ def share_memory() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library has no such function
             ctypes.CDLL(None).mallopt(ARENAS, 1)
-
-
-def is_answering() -> bool:
-    """Whether answers are being computed, which nobody waits for once `serve` has ended."""
-    return any(thread.name == ANSWERING for thread in threading.enumerate())
 
 
 class _Server(uvicorn.Server):
