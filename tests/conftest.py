@@ -37,7 +37,7 @@ def smollm() -> wherefrom.LanguageModel:
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint folder of the Llama family: random weights, odd sizes, a tokenizer of single bytes."""
-    return write_small_model(tmp_path_factory.mktemp("small"))
+    return write_small_model(tmp_path_factory.mktemp("small0", numbered=False))
 
 
 @pytest.fixture(scope="session")

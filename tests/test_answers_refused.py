@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {"vocab_size": 257, "num_hidden_layers": 2, "num_attenti
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return wherefrom.load(write_small_model(tmp_path_factory.mktemp("small") / "model"))
+    return wherefrom.load(write_small_model(tmp_path_factory.mktemp("folder") / "model"))
 
 
 def llama(context: int = 128) -> nn.Module:

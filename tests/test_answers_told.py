@@ -36,7 +36,7 @@ def twice(model: LanguageModel) -> AnswerTrace:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return wherefrom.load(write_small_model(tmp_path_factory.mktemp("small") / "model"))
+    return wherefrom.load(write_small_model(tmp_path_factory.mktemp("folder") / "model"))
 
 
 def told(trace: AnswerTrace, **how: Any) -> str:

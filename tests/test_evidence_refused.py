@@ -31,7 +31,7 @@ OTHER_WAYS = "what tokens exchange by other ways than attention (recurrences, co
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> wherefrom.LanguageModel:
-    return wherefrom.load(write_small_model(tmp_path_factory.mktemp("small") / "model"))
+    return wherefrom.load(write_small_model(tmp_path_factory.mktemp("folder") / "model"))
 
 
 # -- ways around attention

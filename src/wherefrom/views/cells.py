@@ -28,7 +28,7 @@ def quoted(label: str) -> str:
 
 def count(number: int, word: str) -> str:
     """Return a number and what is counted, in the plural where it is one."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    return f"{number} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def solid(text: str) -> str:
