@@ -326,6 +326,9 @@ def test_how_long_the_rest_takes_is_judged_by_what_was_done(
     assert job.told().facts["left"] is None  # half a second says little
     clock[0] += 2.5
     assert job.told().facts["left"] == pytest.approx(3)
+    job.at("cutting each head alone", 4, 4)
+    assert job.told().facts["left"] is None  # nothing is left of it
+    job.at("cutting each head alone", 3, 4)
     job.state = "done"
     assert job.told().facts["left"] is None
 

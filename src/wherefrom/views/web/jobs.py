@@ -105,10 +105,10 @@ class Job:
 
     def _left(self) -> float | None:
         """Return the seconds that are left of what is being done; None before there is anything to judge by."""
-        taken, done = time.monotonic() - self.since, self.done - self.begun
-        if self.state != "running" or done <= 0 or taken < JUDGED_AFTER:
+        taken, done, left = time.monotonic() - self.since, self.done - self.begun, self.total - self.done
+        if self.state != "running" or done <= 0 or left <= 0 or taken < JUDGED_AFTER:
             return None
-        return taken / done * (self.total - self.done)
+        return taken / done * left
 
 
 class Jobs:
