@@ -232,11 +232,12 @@ def test_of_a_page_that_is_much_too_large_little_is_asked(
     assert len(asked) < len(every) - 2
 
 
-def test_of_a_map_of_several_tiles_the_forecast_is_near_too() -> None:
-    long = recording_of(random_call(MASKS["causal"], length=600), letters="ab" * 300)
-    own, told_before = carried(long, heads=((0, 1),), positions=(599,)), []
+@pytest.mark.parametrize("length", [600, 1100])
+def test_of_a_map_of_several_tiles_the_forecast_is_near_too(length: int) -> None:
+    long = recording_of(random_call(MASKS["causal"], length=length), letters="ab" * (length // 2))
+    own, told_before = carried(long, heads=((0, 1),), positions=(length - 1,)), []
     size = len(exported(own, foretold=told_before.append).content)
-    assert 0.8 < told_before[0] / size < 1.25
+    assert 0.9 < told_before[0] / size < 1.15
 
 
 @pytest.fixture

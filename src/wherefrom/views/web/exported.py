@@ -261,9 +261,17 @@ def forecast_bytes(carried: Carried, enough: float = math.inf) -> int:
     for block in carried.questions():
         if size > enough:
             break
-        tried = block[:: math.ceil(len(block) / (TRIED_TILES if block[0][0] == "tile" else TRIED))]
+        tried = _tried(block)
         size += len(_packed(map(answers.of, tried))) * len(block) // max(1, len(tried))
     return size
+
+
+def _tried(block: list[Question]) -> list[Question]:
+    """Return some questions of a block, from all over it; of a tile both that have the same place, often one answer."""
+    if block[0][0] != "tile":
+        return block[:: math.ceil(len(block) / TRIED)]
+    step = 2 * math.ceil(len(block) / TRIED_TILES)
+    return [question for at in range(0, len(block), step) for question in block[at : at + 2]]
 
 
 def _refuse(size: float, most: float, about: str = "") -> None:
@@ -336,9 +344,9 @@ def _json(value: Any) -> bytes:
 def _tiles(map_: HeadMap) -> Iterator[dict[str, str | int]]:
     for level in range(map_.levels):
         rows, columns = (math.ceil(size / (TILE << level)) for size in map_.shape)
-        for of in ("largest", "mean"):
-            for row in range(rows):
-                for column in range(columns):
+        for row in range(rows):
+            for column in range(columns):
+                for of in ("largest", "mean"):
                     yield {"level": level, "row": row, "column": column, "of": of}
 
 
