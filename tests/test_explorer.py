@@ -28,7 +28,7 @@ from wherefrom.questions.maps import HeadMap
 from wherefrom.questions.worked import worked_row
 from wherefrom.recording import Recording
 from wherefrom.views.web.app import STATIC, explorer
-from wherefrom.views.web.finding import places
+from wherefrom.views.web.finding import is_blank, places
 from wherefrom.views.web.guard import Guard
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf
@@ -294,6 +294,16 @@ def test_small_and_capital_letters_are_the_same_whatever_many_they_are(
     assert places(text, each, query, 1) == (expected[:1], len(expected) > 1)
 
 
+@pytest.mark.parametrize("query", ["", " \n", "\x85", "\u3000"])
+def test_what_unicode_calls_white_space_is_nothing_to_look_for(query: str) -> None:
+    assert is_blank(query)
+
+
+@pytest.mark.parametrize("query", [" a", "\x1c", "\x1f ", "\ufeff", "\u200b"])
+def test_other_characters_that_show_nothing_can_be_looked_for(query: str) -> None:
+    assert not is_blank(query)
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [
@@ -314,6 +324,7 @@ def test_small_and_capital_letters_are_the_same_whatever_many_they_are(
             "the statistic: expected largest or",
         ),
         ("/api/find?run=hand&query=%20", "what is looked for: expected some text"),
+        ("/api/find?run=hand&query=%C2%85%E3%80%80", "what is looked for: expected some text"),
         ("/api/units?run=hand&by=verse", "word"),
         (f"/api/find?run=hand&query={'x' * 1001}", '"query" in the address: expected at most 1,000 characters'),
     ],

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 from by_hand import MASKS, keeping, random_call, recording_of
 from command_line import Ended, typed
 from recordings import tokens_of
-from wherefrom import InputError, save_recording
+from wherefrom import InputError, Mask, save_recording
 from wherefrom.recording import Recording
 from wherefrom.views.web import exported as exported_module
 from wherefrom.views.web import told
@@ -131,6 +131,42 @@ def test_what_is_carried_and_what_is_not(recording: Recording) -> None:
     assert {key for key in some if key.startswith("row")} == rows | every
 
 
+@pytest.mark.parametrize(
+    ("chosen", "first"),
+    [
+        ({}, {"call": 1, "head": None, "destination": 6}),
+        ({"positions": (2, 4)}, {"call": 1, "head": None, "destination": 4}),
+        ({"layers": (0,)}, {"call": 0, "head": None, "destination": 6}),
+        ({"layers": (0,), "heads": ((1, 3),), "positions": (3,)}, {"call": 1, "head": 3, "destination": 3}),
+    ],
+)
+def test_a_page_opens_at_something_that_it_carries(
+    recording: Recording, chosen: dict[str, Any], first: dict[str, Any]
+) -> None:
+    page = _Parsed(exported(carried(recording, **chosen)).content)
+    assert page.about["first"] == first
+    head = "all" if first["head"] is None else first["head"]
+    assert f"row?call={first['call']}&destination={first['destination']}&head={head}&lens=weight" in keys(page)
+    if first["head"] is not None:  # the strip beside the map is what rests on the first token
+        assert f"column?call={first['call']}&head={head}&lens=weight&source=0" in keys(page)
+
+
+def test_a_page_of_rows_that_were_not_kept_opens_where_one_was(recording: Recording) -> None:
+    partial = replace(recording, calls=(keeping(random_call(MASKS["causal"]), range(6), [2, 4]),))
+    assert carried(partial).first == {"call": 0, "head": None, "destination": 4}
+    assert carried(partial, positions=(1, 2, 3)).first["destination"] == 2
+    assert carried(partial, positions=(1, 3)).first["destination"] == 4
+
+
+def test_layers_and_positions_that_are_not_there_are_refused(recording: Recording) -> None:
+    with pytest.raises(InputError, match=r"the layers: expected some that the recording holds, got 7 and 9\."):
+        carried(recording, layers=(7, 9))
+    with pytest.raises(InputError, match=r"the positions: expected some .* got -1, 7, 8 and others\."):
+        carried(recording, positions=(-1, 7, 8, 9))
+    with pytest.raises(InputError, match=r"the positions: expected some .* got none\."):
+        carried(recording, positions=())
+
+
 def test_what_is_moved(recording: Recording) -> None:
     with pytest.raises(InputError, match="what is moved: expected a recording with"):
         carried(replace(recording, calls=tuple(replace(call, output=None) for call in recording.calls)), moved=True)
@@ -195,7 +231,7 @@ def test_it_says_its_size_and_what_it_leaves_out(recording: Recording) -> None:
         "Leaves out rows, maps and numbers of the other heads, the other positions' rows and columns, what is moved "
         "and measuring: a file cannot run a model."
     )
-    assert page.about["first"] == [1, 3]
+    assert page.about["first"] == {"call": 1, "head": 3, "destination": 6}
     assert exported(carried(recording, heads=((1, 3),), positions=(2, 6))).content == made.content
 
 
@@ -238,6 +274,15 @@ def test_of_a_map_of_several_tiles_the_forecast_is_near_too(length: int) -> None
     own, told_before = carried(long, heads=((0, 1),), positions=(length - 1,)), []
     size = len(exported(own, foretold=told_before.append).content)
     assert 0.9 < told_before[0] / size < 1.15
+
+
+@pytest.mark.parametrize("heads", [(), ((0, 1),)])
+@pytest.mark.parametrize("window", [1, 3, 30])
+def test_of_rows_that_are_mostly_empty_the_forecast_is_near_too(
+    window: int, heads: tuple[tuple[int, int], ...]
+) -> None:
+    own = carried(recording_of(random_call(Mask(window=window), length=300), letters="abc" * 100), heads=heads)
+    assert 0.9 < forecast_bytes(own) / len(exported(own).content) < 1.2
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Response, Route, expect
 
 import wherefrom
 from see import in_address, option, panel, token
@@ -131,6 +131,70 @@ def test_who_opens_a_page_while_it_is_measured_sees_the_work(page: Page, server:
     page.reload()
     expect(own.get_by_role("button", name="cancel")).to_be_visible()
     measured(page)
+
+
+def held_back(page: Page) -> list[Route]:
+    """Keep back the server's answers to whether something was measured, until they are let go."""
+    waiting: list[Route] = []
+    page.route("**/api/measured?*", lambda route: waiting.append(route))
+    return waiting
+
+
+def let_go(page: Page, waiting: list[Route]) -> None:
+    for route in waiting:
+        route.continue_()
+    page.unroute("**/api/measured?*")
+
+
+def told_cancelled(answer: Response) -> bool:
+    """Whether who follows a measurement hears that it was cancelled."""
+    asked = answer.request.method == "GET" and "/api/job?" in answer.url
+    return asked and answer.json()["state"] == "cancelled"
+
+
+def begun(page: Page) -> list[str]:
+    """Measurements that the page asks for from here on."""
+    posts: list[str] = []
+    page.on("request", lambda request: request.method == "POST" and posts.append(str(request.post_data)))
+    return posts
+
+
+def test_measure_pressed_too_early_follows_work_under_way_and_its_cancel_is_the_end(page: Page, server: Served) -> None:
+    page.goto(server.link(run=THOUSANDS, call=1, every="yes", to=1997))
+    for destination in (*range(1960, 1968), 1997):
+        wish = {"run": THOUSANDS, "call": "all", "head": "all", "like": 1, "destination": destination, "target": None}
+        page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)
+    posts, waiting = begun(page), held_back(page)
+    page.keyboard.press("m")
+    expect(evidence(page).locator(".words")).to_contain_text("Looking")
+    page.keyboard.press("m")
+    let_go(page, waiting)
+    with page.expect_response(told_cancelled):
+        evidence(page).get_by_role("button", name="cancel").click()
+    expect(evidence(page).locator(".words")).to_contain_text("Cancelled: nothing of it was kept.")
+    assert posts == []
+    evidence(page).get_by_role("button", name="measure again").click()
+    measured(page)
+    assert len(posts) == 1
+
+
+def test_measure_pressed_too_early_is_of_that_destination_alone(page: Page, server: Served) -> None:
+    waiting = held_back(page)
+    page.goto(server.link(run=TALK, call=2, head=1, to=AT, side="evidence"))
+    expect(evidence(page).locator(".words")).to_contain_text("Looking")
+    posts = begun(page)
+    page.keyboard.press("m")
+    token(page, AT).press("ArrowLeft")
+    in_address(page, f"to={AT - 1}")
+    let_go(page, waiting)
+    expect(evidence(page).locator(".words")).to_contain_text("Not measured yet")
+    page.keyboard.press("ArrowRight")
+    in_address(page, f"to={AT}")
+    expect(evidence(page).locator(".words")).to_contain_text("Not measured yet")
+    assert posts == []
+    page.keyboard.press("m")
+    measured(page)
+    assert len(posts) == 1
 
 
 def test_another_target_and_one_that_is_no_token(page: Page, server: Served, watch: Watch, asked: Any) -> None:

@@ -14,18 +14,24 @@ from see import colours, detail, panel, text, token
 from stage import HOSTILE, Served
 from wherefrom.cli.app import app
 
+PARTS = {"head": ("--head", "1.2"), "positions": ("--head", "1.2", "--positions", "3:6"), "layer": ("--layers", "0")}
+
 
 @pytest.fixture(scope="module")
-def written(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    page = tmp_path_factory.mktemp("page") / "page.html"
-    done = CliRunner().invoke(app, ["export", str(shelf / f"{HOSTILE}.wherefrom"), str(page), "--head", "1.2"])
-    assert done.exit_code == 0, done.output
-    return page
+def written(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages by what they carry."""
+    folder = tmp_path_factory.mktemp("page")
+    pages = {name: folder / f"{name}.html" for name in PARTS}
+    for name, options in PARTS.items():
+        done = CliRunner().invoke(app, ["export", str(shelf / f"{HOSTILE}.wherefrom"), str(pages[name]), *options])
+        assert done.exit_code == 0, done.output
+    return pages
 
 
 @pytest.fixture
-def alone(browser: Browser, written: Path) -> Iterator[Page]:
+def alone(browser: Browser, written: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Page]:
     """The file, in a browser that is offline; whatever is asked for but the file itself fails the test."""
+    file = written[getattr(request, "param", "head")]
     context = browser.new_context(viewport=WIDE, offline=True, reduced_motion="reduce")
     page = context.new_page()
     asked: list[str] = []
@@ -33,9 +39,9 @@ def alone(browser: Browser, written: Path) -> Iterator[Page]:
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda message: message.type == "error" and said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(written.as_uri())
+    page.goto(file.as_uri())
     yield page
-    assert [url for url in asked if url != written.as_uri() and not url.startswith(("data:", "blob:"))] == []
+    assert [url for url in asked if url != file.as_uri() and not url.startswith(("data:", "blob:"))] == []
     assert said == []
     assert page.evaluate("window.hit") is None
     context.close()
@@ -79,6 +85,17 @@ def test_what_it_does_not_carry_it_says(alone: Page) -> None:
     expect(panel(alone, "Map").locator(".leaflet-tile").first).to_be_visible()
     show(alone, "call=1&head=2&to=9&side=evidence")
     expect(panel(alone, "Evidence")).to_contain_text("A file cannot run a model")
+
+
+@pytest.mark.parametrize(
+    ("alone", "map_says"),
+    [("positions", "Strip on the left"), ("layer", "All heads of layer 0 are chosen")],
+    indirect=["alone"],
+)
+def test_it_opens_at_something_that_it_carries(alone: Page, map_says: str) -> None:
+    expect(panel(alone, "Text")).to_contain_text("share of the destination's row")
+    expect(panel(alone, "Map")).to_contain_text(map_says)
+    expect(alone.get_by_text("does not carry")).to_have_count(0)
 
 
 def test_hostile_tokens_are_inert_and_readable(alone: Page) -> None:

@@ -12,10 +12,7 @@ if (target && told) {
   const about = JSON.parse(new TextDecoder().decode(bytesOf(told.textContent ?? ""))) as About;
   const blocks = new Map([...document.querySelectorAll<HTMLElement>("script[data-block]")].map((block) => [block.dataset["block"], block]));
   const held = new Held(about, (name) => blocks.get(name)?.textContent ?? null);
-  if (!location.hash) {
-    const [call, head] = about.first ?? [null, null];
-    history.replaceState(null, "", format({ ...START, run: about.run, call, head }));
-  }
+  if (!location.hash) history.replaceState(null, "", format({ ...START, run: about.run, call: about.first.call, head: about.first.head }));
   target.textContent = "";
   mount(Page, { target, props: { held, bytes: Number(told.dataset["size"]) } });
 }

@@ -4,6 +4,8 @@
 
 export type Span = readonly [start: number, end: number];
 const MOST = 1000;
+/** As the server has it: `trim` takes other characters for blank than Python's `strip`. */
+const BLANK = /^\p{White_Space}*$/u;
 /** The capital whose small letter would be two characters, "i" and a dot above it. */
 const DOTTED = "\u0130";
 
@@ -15,7 +17,7 @@ const DOTTED = "\u0130";
  */
 export function placesOf(text: string, spans: readonly Span[], query: string): { places: [number, number][]; more: boolean } {
   const places: [number, number][] = [];
-  if (!query.trim()) return { places, more: false };
+  if (BLANK.test(query)) return { places, more: false };
   const [within, owners] = folded(text);
   const [wanted] = folded(query);
   for (let at = within.indexOf(wanted); at >= 0 && places.length <= MOST; at = within.indexOf(wanted, at + 1)) {

@@ -43,7 +43,8 @@ export class Evidence {
   private readonly question: string | null = $derived.by(() => this.askedOfModel());
   /** The work that is followed: what is told of one before it is not taken for it. */
   private followed: string | null = null;
-  private eager: string | null = null;
+  /** Whether "measure" was asked for while it was not known yet if it has to be. */
+  private eager = false;
   private ended = new AbortController().signal;
 
   /** Call while a component is made: it lives as long as the component. */
@@ -55,6 +56,7 @@ export class Evidence {
       const stop = new AbortController();
       untrack(() => {
         this.stage = LOOKING;
+        this.eager = false;
         this.ended = stop.signal;
         if (question !== null) this.look(question, stop.signal).catch((error: unknown) => this.refused(error, stop.signal));
       });
@@ -115,11 +117,9 @@ export class Evidence {
   /** Measure what is chosen, or go on with it where it was begun. */
   async measure(): Promise<void> {
     const question = this.question;
-    // Asked for before it is known whether it was measured already: then.
-    if (this.stage.at === "looking") this.eager = question;
+    this.eager = question !== null && this.stage.at === "looking";
     if (question === null || !mayAsk(this.stage)) return;
     const signal = this.ended;
-    this.eager = null;
     this.followed = null;
     this.happen({ is: "asked" }, signal);
     try {
@@ -178,14 +178,12 @@ export class Evidence {
     const message = await this.of().api.send<MeasuredFacts>("GET", "measured", JSON.parse(question) as Query, signal);
     const { facts } = message;
     if (signal.aborted) return;
-    if (!facts.measured && facts.job) await this.follow(question, facts.job.job, signal);
-    else {
-      if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
-      this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
-    }
-    if (this.eager !== question) return;
-    this.eager = null;
-    await this.measure();
+    const eager = this.eager;
+    this.eager = false;
+    if (!facts.measured && facts.job) return this.follow(question, facts.job.job, signal);
+    if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
+    this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
+    if (eager) await this.measure();
   }
 
   /** Ask how far the work is until it is over, then for what it found. */

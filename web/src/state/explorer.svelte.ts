@@ -65,8 +65,13 @@ export class Explorer {
     return run && run.key === this.selection.run ? run : null;
   }
 
+  /** What is shown where nothing is chosen: what a file carries, else the recording's own suggestion. */
+  private get usual(): Run["default"] | null {
+    return this.shown && (this.held?.about.first ?? this.shown.default);
+  }
+
   get call(): Call | null {
-    const wanted = this.selection.call ?? this.shown?.default.call;
+    const wanted = this.selection.call ?? this.usual?.call;
     return this.calls.find((call) => call.index === wanted) ?? this.calls[0] ?? null;
   }
 
@@ -88,7 +93,7 @@ export class Explorer {
   }
 
   get destination(): number {
-    const wanted = this.selection.destination ?? this.shown?.default.destination ?? 0;
+    const wanted = this.selection.destination ?? this.usual?.destination ?? 0;
     return Math.max(0, Math.min(wanted, (this.offered?.destinations ?? 1) - 1));
   }
 

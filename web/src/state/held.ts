@@ -20,8 +20,8 @@ export interface About {
   readonly layers: readonly number[];
   /** Of each text every token's characters, in code points. */
   readonly spans: readonly (readonly Span[])[];
-  /** The call and head that are shown first. */
-  readonly first: readonly [call: number, head: number] | null;
+  /** What is shown where nothing is chosen. */
+  readonly first: { readonly call: number; readonly head: number | null; readonly destination: number };
   readonly noModel: string;
 }
 

@@ -15,7 +15,7 @@ const ABOUT: About = {
   alike: [0, 0, 2],
   layers: [0, 7, 7],
   spans: [[[0, 2], [2, 3], [2, 3], [3, 5]]],
-  first: null,
+  first: { call: 1, head: 3, destination: 1 },
   noModel: "A file cannot run a model.",
 };
 const never = new AbortController().signal;
@@ -143,6 +143,12 @@ describe("placesOf", () => {
     const spans = Array.from({ length: 1500 }, (_, at) => [at, at + 1] as const);
     const found = placesOf("a".repeat(1500), spans, "A");
     expect([found.places.length, found.more, found.places[999]]).toEqual([1000, true, [999, 1000]]);
+  });
+
+  it("looks for nothing where there is only what Unicode calls white space, as the server has it", () => {
+    const found = (query: string): number => placesOf(query, [...query].map((_, at) => [at, at + 1]), query).places.length;
+    expect(["", " \n", "\u0085", "\u3000"].map(found)).toEqual([0, 0, 0, 0]);
+    expect(["\x1c", "\x1f ", "\ufeff", "\u200b"].map(found)).toEqual([1, 1, 1, 1]);
   });
 
   it("takes small and capital letters for the same, whatever many they are", () => {

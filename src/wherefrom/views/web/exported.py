@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,8 +48,10 @@ BEHIND = "behind"
 NO_MODEL = "A file cannot run a model: wherefrom explore measures."
 TRIED, TRIED_TILES = 4, 64
 """Questions of each block that are answered to say beforehand how large a page will be; tiles differ more than rows."""
-DOUBT = 1.25
+DOUBT = 1.5
 """What is forecast above the bound by more than this is not tried."""
+SOME = 3
+"""Numbers that a refusal repeats."""
 DIGITS = 10
 """Those in which a page states its own size, so that the statement does not change it."""
 Progress: TypeAlias = Callable[[int, int], None]
@@ -71,7 +74,8 @@ class Carried:
         moved: whether rows and columns by what is moved are carried beside those by weight.
 
     Raises:
-        InputError: no such head, or "moved" of a recording without output projections.
+        InputError: no such head, none of these layers or positions, or "moved" of a recording without output
+            projections.
     """
 
     recording: Recording
@@ -91,6 +95,15 @@ class Carried:
                     way_out="wherefrom info says which there are.",
                     layer=layer,
                     head=head,
+                )
+        among = {"layers": (self.layers, self.calls), "positions": (self.positions, self._among(len(self.recording)))}
+        for what, (asked, found) in among.items():
+            if asked is not None and not found:
+                raise InputError(
+                    f"the {what}",
+                    expected="some that the recording holds",
+                    given=_listed([*map(str, asked[:SOME]), *(["others"] if asked[SOME:] else [])]) or "none",
+                    way_out="wherefrom info says which there are.",
                 )
         if self.moved and not all("output" in call.shapes for call in self.recording.calls):
             raise InputError(
@@ -127,6 +140,17 @@ class Carried:
             if call.layer == layer and head in call.head_numbers
         ]
 
+    @cached_property
+    def first(self) -> dict[str, int | None]:
+        """What the page shows where nothing is chosen: the last position of what it carries."""
+        usual = told.suggested(self.recording)
+        if not self.recording.calls:
+            return {**usual, "head": None}
+        calls = [usual["call"]] if usual["call"] in self.calls else self.calls
+        call, head = self.chosen[0] if self.chosen else (calls[len(calls) // 2], None)
+        rows = self._rows(self.recording.calls[call]) or [usual["destination"]]
+        return {"call": call, "head": head, "destination": rows[-1]}
+
     def questions(self) -> Iterator[list[Question]]:
         """Yield what is asked, block by block; what takes longest to answer comes last."""
         return (block for block in self._blocks() if block)
@@ -148,22 +172,26 @@ class Carried:
             yield from self._edges({"call": index, "head": ALL}, recording.calls[index])
         for index, head in self.chosen:
             call, one = recording.calls[index], {"call": index, "head": head}
-            yield from self._edges(one, call)
-            rows = [at for at in self._among(call.destinations) if call.all_rows or at in call.rows]
+            yield from self._edges(one, call, columns=(0,))  # the strip beside the map
+            rows = self._rows(call)
             yield [("tile", {**one, **tile}) for tile in _tiles(HeadMap(call, head))]
             yield [("numbers", {**one, "destination": at, "sources": ONE_BY_ONE}) for at in rows]
             yield [(BEHIND, {**one, "destination": at}) for at in rows]
         for index in range(len(recording.calls)):
             yield [("heads", {"call": index})]
 
-    def _edges(self, whose: Parameters, call: Call) -> Iterator[list[Question]]:
+    def _edges(self, whose: Parameters, call: Call, columns: Iterable[int] = ()) -> Iterator[list[Question]]:
+        every = sorted({*columns, *self._among(call.sources)})
         for lens in self.lenses:
             asked = {**whose, "lens": lens}
             yield [("row", {**asked, "destination": at}) for at in self._among(call.destinations)]
-            yield [("column", {**asked, "source": at}) for at in self._among(call.sources)]
+            yield [("column", {**asked, "source": at}) for at in every]
+
+    def _rows(self, call: Call) -> list[int]:
+        return [at for at in self._among(call.destinations) if call.all_rows or at in call.rows]
 
     def _among(self, size: int) -> Sequence[int]:
-        return range(size) if self.positions is None else [at for at in self.positions if at < size]
+        return range(size) if self.positions is None else [at for at in self.positions if 0 <= at < size]
 
     def said(self) -> tuple[str, str]:
         """Return what the page carries, and what it leaves out, each as a sentence."""
@@ -241,7 +269,7 @@ def exported(
         "alike": carried.alike,
         "layers": [call.layer for call in carried.recording.calls],
         "spans": [[token.span for token in text] for text in told.texts_of(carried.recording)],
-        "first": carried.chosen[0] if carried.chosen else None,
+        "first": carried.first,
         "noModel": NO_MODEL,
     }
     content = _document(facts, packed)
@@ -261,17 +289,20 @@ def forecast_bytes(carried: Carried, enough: float = math.inf) -> int:
     for block in carried.questions():
         if size > enough:
             break
-        tried = _tried(block)
-        size += len(_packed(map(answers.of, tried))) * len(block) // max(1, len(tried))
+        size += _forecast_block(answers, block)
     return size
 
 
-def _tried(block: list[Question]) -> list[Question]:
-    """Return some questions of a block, from all over it; of a tile both that have the same place, often one answer."""
-    if block[0][0] != "tile":
-        return block[:: math.ceil(len(block) / TRIED)]
-    step = 2 * math.ceil(len(block) / TRIED_TILES)
-    return [question for at in range(0, len(block), step) for question in block[at : at + 2]]
+def _forecast_block(answers: _Answers, block: list[Question]) -> int:
+    """Return about how many bytes a block has: of some answers, and of each other as many as half of these add."""
+    # Of a tile both that have the same place, often one answer.
+    together, most = (2, TRIED_TILES) if block[0][0] == "tile" else (1, TRIED)
+    places = range(0, len(block), together * math.ceil(len(block) / most))
+    tried = [[answers.of(question) for question in block[at : at + together]] for at in places]
+    (number, size), (fewer, part) = (
+        (len(some), len(_packed(some))) for some in map(list, map(chain.from_iterable, (tried, tried[::2])))
+    )
+    return size + (len(block) - number) * max(0, size - part) // max(1, number - fewer)
 
 
 def _refuse(size: float, most: float, about: str = "") -> None:

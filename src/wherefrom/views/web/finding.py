@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 DOTTED = "\u0130"
 """The capital whose small letter would be two characters, "i" and a dot above it."""
+SEPARATORS = "\x1c\x1d\x1e\x1f"
 
 
 def places(text: str, spans: Sequence[tuple[int, int]], query: str, most: int) -> tuple[list[tuple[int, int]], bool]:
@@ -35,6 +36,11 @@ def places(text: str, spans: Sequence[tuple[int, int]], query: str, most: int) -
             found.append((int(inside[0]), int(inside[-1]) + 1))
         at = small.find(wanted, at + 1)
     return found[:most], len(found) > most
+
+
+def is_blank(query: str) -> bool:
+    """Return whether there is nothing in it but what Unicode calls white space (`str.isspace` takes four more)."""
+    return all(letter.isspace() and letter not in SEPARATORS for letter in query)
 
 
 def folded(text: str) -> tuple[str, NDArray[np.int64]]:

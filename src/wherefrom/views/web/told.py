@@ -33,7 +33,7 @@ from wherefrom.readable import readable
 from wherefrom.recording import Call, Recording, is_numbered
 from wherefrom.spans import Tokens
 from wherefrom.views.cells import own_texts
-from wherefrom.views.web.finding import places
+from wherefrom.views.web.finding import is_blank, places
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.wire import Message
 
@@ -117,7 +117,7 @@ def about(key: str, recording: Recording) -> Message:
         "predictions": len(recording.predictions),
         "checks": f"{checked} of {len(calls)} calls",
         "stored": stored,
-        "default": _default(recording),
+        "default": suggested(recording),
     }
     return Message(facts)
 
@@ -177,7 +177,7 @@ def _layers(recording: Recording) -> Any:
             yield {"part": part, "layer": layer, "call": own, "gap": gap if own or gap else "not recorded"}
 
 
-def _default(recording: Recording) -> dict[str, int]:
+def suggested(recording: Recording) -> dict[str, int]:
     """Return what is shown first: the last position, in a middle layer, whose heads mostly do more than rest."""
     alike = recording.calls_of() or list(recording.calls)
     if not alike:
@@ -223,7 +223,7 @@ def find(recording: Recording, text: int, query: str) -> Message:
     """
     texts = texts_of(recording)
     chosen = texts[check_index("text", text, len(texts))]
-    if not query.strip():
+    if is_blank(query):
         way_out = "Type a word."
         raise InputError("what is looked for", expected="some text", given="nothing", way_out=way_out)
     found, more = places(chosen.text, [token.span for token in chosen], query, MOST_PLACES)
