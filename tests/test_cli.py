@@ -13,6 +13,7 @@ from types import ModuleType
 import jsonschema
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 
 import wherefrom
@@ -406,6 +407,14 @@ def test_an_interrupt_is_one_line(small_run, monkeypatch):
     for verb in ("trace", "generate"):
         monkeypatch.setattr(wherefrom, verb, interrupted)
         assert small_run(verb, TEXT) == (130, "", "wherefrom: interrupted\n")
+
+
+def test_an_interrupt_while_the_options_are_read_is_one_line(run, monkeypatch):
+    def interrupted(*arguments, **how):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.core.TyperGroup, "make_context", interrupted)
+    assert run("trace", TEXT) == (130, "", "wherefrom: interrupted\n")
 
 
 def test_an_interrupt_before_a_word_is_read_is_one_line(monkeypatch, capsys):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
@@ -52,19 +54,26 @@ class _Commands(TyperGroup):
 
     def make_context(self, *arguments: Any, **how: Any) -> Any:
         """Parse the arguments; typer prints the help in here."""
-        with output():
+        with _endings(), output():
             return super().make_context(*arguments, **how)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; bad input ends it with one sentence and exit code 2."""
-        try:
+        """Run a command."""
+        with _endings():
             return super().invoke(ctx)
-        except WherefromError as error:
-            say(printable(f"wherefrom: {error}"))  # a path may hold what moves a terminal's cursor
-            sys.exit(2)
-        except KeyboardInterrupt:
-            say("wherefrom: interrupted")
-            sys.exit(130)
+
+
+@contextmanager
+def _endings() -> Iterator[None]:
+    """End bad input with one sentence and exit code 2, and Ctrl-C with a word."""
+    try:
+        yield
+    except WherefromError as error:
+        say(printable(f"wherefrom: {error}"))  # a path may hold what moves a terminal's cursor
+        sys.exit(2)
+    except KeyboardInterrupt:
+        say("wherefrom: interrupted")
+        sys.exit(130)
 
 
 app = typer.Typer(
