@@ -696,9 +696,9 @@ def test_cookies_of_other_servers_lock_nobody_out(recording: Recording, cookies:
 def test_a_fault_is_no_stack_trace(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from wherefrom.views.web import told
+    from wherefrom.views.web import contents
 
-    monkeypatch.setattr(told, "about", lambda key, own: 1 / 0)
+    monkeypatch.setattr(contents, "about", lambda key, own: 1 / 0)
     with client(Shelf([("hand", recording)])) as page:
         answer = page.get("/api/run", params={"run": "hand"})
     assert answer.status_code == 500

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from wherefrom.errors import InputError, WherefromError
 from wherefrom.questions.maps import HeadMap
 from wherefrom.recording import Recording
-from wherefrom.views.web import told
+from wherefrom.views.web import contents, told
 from wherefrom.views.web.asked import Asked
 from wherefrom.views.web.faults import tell_fault
 from wherefrom.views.web.guard import LOOPBACK, Guard
@@ -64,11 +64,11 @@ class Explorer:
         self._turns: dict[bool, CapacityLimiter] = {}
         self._tellers: dict[str, Teller] = {
             "run": self._about,
-            "tokens": lambda own, asked: told.tokens(
+            "tokens": lambda own, asked: contents.tokens(
                 own, asked.number("text", 0), asked.number("start"), asked.number("count")
             ),
-            "find": lambda own, asked: told.find(own, asked.number("text", 0), asked.text("query")),
-            "units": lambda own, asked: told.units(own, asked.number("text", 0), asked.text("by")),
+            "find": lambda own, asked: contents.find(own, asked.number("text", 0), asked.text("query")),
+            "units": lambda own, asked: contents.units(own, asked.number("text", 0), asked.text("by")),
             "heads": lambda own, asked: told.heads(own, asked.number("call")),
             "row": lambda own, asked: told.row(
                 own, _chosen(own, asked), asked.number("destination"), asked.text("lens")
@@ -183,7 +183,7 @@ class Explorer:
 
     def _about(self, own: Recording, asked: Asked) -> Message:
         version = self._shelf.version(own)
-        return Message({**told.about(asked.run, own).facts, **({} if version is None else {"version": version})})
+        return Message({**contents.about(asked.run, own).facts, **({} if version is None else {"version": version})})
 
     def _identity(self, own: Recording) -> str:
         """Return what tells a recording from every other, also from what is written in its place later."""

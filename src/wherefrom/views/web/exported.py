@@ -28,7 +28,7 @@ from wherefrom.questions import row_of_weights, window_of_weights
 from wherefrom.questions.maps import TILE, HeadMap
 from wherefrom.recording import Call, Recording
 from wherefrom.views.cells import count
-from wherefrom.views.web import told
+from wherefrom.views.web import contents
 from wherefrom.views.web.app import STATIC, Explorer
 from wherefrom.views.web.asked import ALL, Asked
 from wherefrom.views.web.shelf import Shelf, listed
@@ -143,7 +143,7 @@ class Carried:
     @cached_property
     def first(self) -> dict[str, int | None]:
         """What the page shows where nothing is chosen: the last position of what it carries."""
-        usual = told.suggested(self.recording)
+        usual = contents.suggested(self.recording)
         if not self.recording.calls:
             return {**usual, "head": None}
         calls = [usual["call"]] if usual["call"] in self.calls else self.calls
@@ -159,7 +159,7 @@ class Carried:
         recording = self.recording
         yield [("runs", {})]
         yield [("run", {})]
-        texts = told.texts_of(recording)
+        texts = contents.texts_of(recording)
         yield [
             ("tokens", {"text": number, "start": start, "count": CHUNK})
             for number, text in enumerate(texts)
@@ -268,7 +268,7 @@ def exported(
         "leavesOut": leaves_out,
         "alike": carried.alike,
         "layers": [call.layer for call in carried.recording.calls],
-        "spans": [[token.span for token in text] for text in told.texts_of(carried.recording)],
+        "spans": [[token.span for token in text] for text in contents.texts_of(carried.recording)],
         "first": carried.first,
         "noModel": NO_MODEL,
     }
