@@ -72,5 +72,5 @@ def go_to(page: Page, position: int, length: int) -> Locator:
     strip.click(position={"x": box["width"] / 2, "y": box["height"] * (position + 0.5) / length})
     found = token(page, position)
     expect(found).to_be_attached()
-    found.scroll_into_view_if_needed()
+    found.evaluate("token => token.scrollIntoView({ block: 'nearest' })")  # at once: a line may be drawn anew
     return found

@@ -22,6 +22,9 @@ RUNS = {TALK: 3, THOUSANDS: 3, LONG: 2}
 """Recordings, and layers of each."""
 KEYS = ("ArrowLeft", "ArrowRight", "Shift+ArrowLeft", "[", "]", "{", "}", "1", "2", "r", "g", "l", "n", "End", "Home")
 
+LINGERS_MS = 1500
+"""How long a map may stay that is shown no more: its timers end first."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -77,9 +80,16 @@ class Wanderer:
         while time.monotonic() < end:
             self.step()
 
+    def begin(self) -> None:
+        """Look at what every walk begins with."""
+        self._page.goto(self._server.link(run=TALK, call=1, head=2))
+        chosen(self._page, 733)
+
     def held(self) -> Held:
-        """What is held once all that can be forgotten is."""
+        """What is held where it began, once all that can be forgotten is."""
+        self.begin()
         self._page.wait_for_load_state("networkidle")
+        self._page.wait_for_timeout(LINGERS_MS)
         for _ in range(2):
             self._session.send("HeapProfiler.collectGarbage")
         found = {one["name"]: one["value"] for one in self._session.send("Performance.getMetrics")["metrics"]}
@@ -137,9 +147,8 @@ class Wanderer:
 
 def series(page: Page, server: Served, seconds: float, every: float, seed: int = 7) -> Iterator[Held]:
     """Walk, and yield what is held from time to time."""
-    page.goto(server.link(run=TALK, call=1, head=2))
-    chosen(page, 733)
     wanderer = Wanderer(page, server, seed)
+    wanderer.begin()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         wanderer.walk(every)

@@ -2,12 +2,11 @@
 
 import { type Coords, type DoneCallback, GridLayer, type GridLayerOptions } from "leaflet";
 
+import { CLOSEST } from "../lib/window";
 import { type Cells, type Cut, drawCells, type Look } from "./tile";
 
 /** Cells of the server's tile, and pixels of Leaflet's. */
 export const SIDE = 256;
-/** A cell's side at the closest zoom: 2^6 pixels. */
-export const CLOSEST = 6;
 export type Fetch = (level: number, row: number, column: number, signal: AbortSignal) => Promise<Cells>;
 
 interface Live {

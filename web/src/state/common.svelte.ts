@@ -6,7 +6,7 @@
 import { untrack } from "svelte";
 import { SvelteMap } from "svelte/reactivity";
 
-import type { MapWindow } from "./selection";
+import type { MapWindow } from "../lib/window";
 
 export interface Cell {
   readonly row: number;

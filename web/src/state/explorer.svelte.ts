@@ -35,6 +35,8 @@ export class Explorer {
   listed = false;
   private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
+  /** The address that was read or written last. */
+  private known: string;
   private readonly texts: Texts;
 
   /** Call while the page's component is made. */
@@ -45,7 +47,8 @@ export class Explorer {
     readonly held: Held | null = null,
   ) {
     this.texts = new Texts(api);
-    this.selection = parse(place.location.hash);
+    this.known = place.location.hash;
+    this.selection = parse(this.known);
     const dark = place.matchMedia("(prefers-color-scheme: dark)");
     this.systemDark = dark.matches;
     dark.addEventListener("change", (event) => (this.systemDark = event.matches));
@@ -126,7 +129,10 @@ export class Explorer {
     if (step && !byItself) this.write();
     this.selection = after;
     if (step && byItself) this.write();
-    else if (step) this.place.history.pushState(null, "", format(after));
+    else if (step) {
+      this.place.history.pushState(null, "", format(after));
+      this.known = this.place.location.hash;
+    }
     else this.timer ??= setTimeout(() => this.write(), PAUSE_MS);
   }
 
@@ -186,14 +192,18 @@ export class Explorer {
   private write(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
+    // Another address may have been entered a moment ago: it is about to be read.
+    if (this.place.location.hash !== this.known) return;
     const address = format(this.selection);
-    if (address !== this.place.location.hash) this.place.history.replaceState(null, "", address);
+    if (address !== this.known) this.place.history.replaceState(null, "", address);
+    this.known = this.place.location.hash;
   }
 
   private read(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
-    this.selection = parse(this.place.location.hash);
+    this.known = this.place.location.hash;
+    this.selection = parse(this.known);
   }
 
   private themeNow(): "light" | "dark" {

@@ -5,6 +5,7 @@
 
 import type { Order } from "../lib/evidence";
 import { isMeasured } from "../lib/lens";
+import { type MapWindow, windowOf } from "../lib/window";
 import { type Kind, KINDS, type Lens } from "../wire/api";
 
 export const LENSES = ["weight", "moved", "attribution", "knockout"] as const satisfies readonly Lens[];
@@ -21,13 +22,6 @@ export const SORTINGS = ["usual", "position", ...LENSES] as const satisfies read
 /** How many sources the numbers show one by one. */
 export const ONE_BY_ONE = [4, 8, 16] as const;
 export const PAGES = ["explore", "lesson", "compare"] as const;
-
-/** Where the map stands: the cell in its middle (row, column; parts of a cell count) and its zoom. */
-export interface MapWindow {
-  readonly row: number;
-  readonly column: number;
-  readonly zoom: number;
-}
 
 export interface Selection {
   readonly page: (typeof PAGES)[number];
@@ -104,15 +98,6 @@ export function changed(before: Selection, change: Partial<Selection>): Selectio
 /** Two recordings are compared by what their files hold: a lens that has to be measured is of one. */
 function comparable(selection: Selection): Selection {
   return selection.page === "compare" && isMeasured(selection.lens) ? { ...selection, lens: START.lens } : selection;
-}
-
-/** Cells and zooms are told apart to 1/256, which is exact in binary: writing a window and reading it changes nothing. */
-export const STEPS = 256;
-
-export function windowOf(row: number, column: number, zoom: number): MapWindow {
-  // Adding 0 turns -0, which no address can hold, into 0.
-  const step = (part: number): number => Math.round(part * STEPS) / STEPS + 0;
-  return { row: step(row), column: step(column), zoom: step(zoom) };
 }
 
 /** Kinds in the order of their list, each once; others are none. */

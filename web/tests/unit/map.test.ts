@@ -1,10 +1,12 @@
 import { describe, expect, it, vi } from "vitest";
 
+import { CLOSEST } from "../../src/lib/window";
+
 // Leaflet looks at the browser when it is loaded; where tiles lie is arithmetic alone.
 vi.mock("leaflet", () => ({ GridLayer: class {} }));
 
 const { strongestOf } = await import("../../src/draw/strip");
-const { CLOSEST, levelOf, placeOf, SIDE } = await import("../../src/draw/mapLayer");
+const { levelOf, placeOf, SIDE } = await import("../../src/draw/mapLayer");
 
 describe("levelOf", () => {
   it("draws coarser tiles larger, never finer ones smaller, within what there is", () => {

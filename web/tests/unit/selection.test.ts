@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START, THEMES, windowOf } from "../../src/state/selection";
+import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START, THEMES } from "../../src/state/selection";
+import { windowOf } from "../../src/lib/window";
 import { KINDS } from "../../src/wire/api";
 import { type Dice, dice } from "./dice";
 

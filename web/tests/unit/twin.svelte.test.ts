@@ -13,7 +13,8 @@ import { askUnlike } from "../../src/state/beside.svelte";
 import { askEdges, askOwners, askResting } from "../../src/state/edges.svelte";
 import { Explorer } from "../../src/state/explorer.svelte";
 import { askPair } from "../../src/state/pair.svelte";
-import { format, GROUPS, LENSES, parse, SCALES, type Selection, SIDES, START, windowOf } from "../../src/state/selection";
+import { format, GROUPS, LENSES, parse, SCALES, type Selection, SIDES, START } from "../../src/state/selection";
+import { windowOf } from "../../src/lib/window";
 import { askWorked } from "../../src/state/worked.svelte";
 import type { Call, Run } from "../../src/wire/api";
 import type { Message } from "../../src/wire/message";
@@ -184,10 +185,12 @@ class Place {
     if (this.location.hash !== before) this.heard.get("hashchange")?.();
   }
 
-  type(address: string): void {
+  /** A browser has another address a moment before it tells of it. */
+  type(address: string, meanwhile?: () => void): void {
     const before = this.location.hash;
     if (address === before) return;
     this.history.pushState(null, "", address);
+    meanwhile?.();
     this.heard.get("hashchange")?.();
   }
 
@@ -596,6 +599,21 @@ function pairOf(twin: Twin): string | null {
 
 beforeAll(() => void vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] }));
 afterAll(() => void vi.useRealTimers());
+
+it("reads an address that is entered while a choice waits to be written, and does not write over it", () => {
+  const place = new Place();
+  const page = open(place, new Api(() => new Promise(() => undefined)));
+  page.explorer.choose({ run: "a", destination: 3 });
+  page.explorer.choose({ destination: 4 });
+  const entered = format({ ...START, run: "b", destination: 7 });
+  place.type(entered, () => vi.advanceTimersByTime(10_000));
+  expect(place.location.hash).toBe(entered);
+  expect(page.explorer.selection).toEqual({ ...START, run: "b", destination: 7 });
+  page.explorer.choose({ destination: 8 });
+  vi.advanceTimersByTime(10_000);
+  expect(place.location.hash).toBe(format({ ...START, run: "b", destination: 8 }));
+  page.close();
+});
 
 it.each(Array.from({ length: PARTS }, (_, part) => part))(`agrees with a slow obvious twin over ${SEQUENCES} sequences of commands (part %i)`, { timeout: 60_000 }, async (part) => {
   for (let turn = part * SEQUENCES; turn < (part + 1) * SEQUENCES; turn += 1) {
