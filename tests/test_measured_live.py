@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_what_is_measured_is_what_python_measures(
     wish = {"run": "run", "destination": place, "call": call, "head": head, "like": 0}
     assert page.get("/api/measured", params=wish).json() == {
         **{"measured": False, "possible": True},
-        **{"why": None, "job": None},
+        **{"why": None, "job": None, "busy": None},
     }
     job = page.post("/api/jobs", json={**wish, "target": None}).json()
     facts = over(page, job["job"])
@@ -328,6 +329,10 @@ def test_how_long_the_rest_takes_is_judged_by_what_was_done(
     assert job.told().facts["left"] == pytest.approx(3)
     job.at("cutting each head alone", 4, 4)
     assert job.told().facts["left"] is None  # nothing is left of it
+    job.at("reading forwards and backwards", 0, 2)
+    clock[0] += 9
+    job.at("reading forwards and backwards", 1, 2)
+    assert job.told().facts["left"] is None  # the way back takes another time than the way there
     job.at("cutting each head alone", 3, 4)
     job.state = "done"
     assert job.told().facts["left"] is None
@@ -336,14 +341,20 @@ def test_how_long_the_rest_takes_is_judged_by_what_was_done(
 def test_work_under_way_is_told_to_whoever_asks_what_was_found(recording: Recording) -> None:
     slow = Slow()
     with TestClient(
-        explorer(Shelf([("run", recording)]), port=PORT, jobs=Jobs(slow)), base_url=f"http://{HOST}"
+        explorer(Shelf([("run", recording), ("other", replace(recording))]), port=PORT, jobs=Jobs(slow)),
+        base_url=f"http://{HOST}",
     ) as asked:
         place = {"run": "run", "destination": 1, "call": "all", "head": "all", "like": 0}
         job = asked.post("/api/jobs", json={**place, "target": None}).json()["job"]
         until(lambda: asked.get("/api/job", params={"job": job}).json()["what"] == "counting")
         found = asked.get("/api/measured", params=place).json()
         assert (found["measured"], found["possible"], found["job"]["job"]) == (False, True, job)
-        assert (found["job"]["state"], found["job"]["total"]) == ("running", 3)
+        assert (found["job"]["state"], found["job"]["total"], found["busy"]) == ("running", 3, None)
+        elsewhere = asked.get("/api/measured", params={**place, "destination": 2}).json()
+        assert elsewhere["job"] is None
+        assert elsewhere["busy"] == {"job": job, "destination": 1, "here": True}
+        beside = asked.get("/api/measured", params={**place, "run": "other"}).json()
+        assert beside["busy"] == {"job": job, "destination": 1, "here": False}
         for _ in range(3):
             slow.steps.release()
         over(asked, job)

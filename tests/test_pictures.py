@@ -22,6 +22,7 @@ from wherefrom.questions.asked import sink_share
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import HeadMap
+from wherefrom.readable import readable
 from wherefrom.recording import Recording
 from wherefrom.views import picture
 from wherefrom.views.colours import BEHIND_TEXT, QUIET, kind_colours, oklch, ramp
@@ -202,6 +203,23 @@ def test_a_text_glows_by_what_is_read(recording: Recording) -> None:
     said = " ".join(drawn.notes)
     assert "Grey: it may not read this." in said
     assert 'Which sources does position 5 ("c") read?' in said
+
+
+def test_lines_of_a_text_are_broken_at_blanks(recording: Recording) -> None:
+    words_of = ["It", " ra", "ined", ",", " and", " the", " lan", "tern", "-", "ma", "kers", " slept", ".", "\n", "So"]
+    long = recording_of(random_call(MASKS["causal"], length=15 * 12), letters="abc" * 60)
+    drawn = figure_of_text(replace(long, tokens=tokens_of(*words_of * 12)))
+    lines: dict[float, str] = {}
+    for shape in drawn.shapes:
+        if isinstance(shape, Words) and shape.font == picture.MONO:
+            lines[shape.y] = lines.get(shape.y, "") + shape.text
+    written = list(lines.values())
+    assert "".join(written) == "".join(map(readable, words_of)) * 12
+    assert all(len(line) <= 84 for line in written)
+    assert all(line.startswith((" ", "So", "It")) for line in written)
+    unbroken = figure_of_text(replace(long, tokens=tokens_of(*["abc"] * 180)))
+    longest = max(shape.x for shape in unbroken.shapes if isinstance(shape, Words) and shape.font == picture.MONO)
+    assert longest < 16 + 84 * 14  # what has no blank is broken where there is no room
 
 
 def test_of_a_very_long_text_it_says_what_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,15 @@ def test_both_maps_show_the_same_window_and_no_more_than_all(page: Page, server:
     assert found is not None
 
 
+def test_a_call_that_one_of_them_lacks_and_a_lens_that_is_of_one_alone(page: Page, server: Served) -> None:
+    page.goto(server.link(page="compare", run=TALK, beside=OTHER, call=77, head=9, lens="moved"))
+    expect(page.locator(".differ")).to_contain_text("There is no call 77 in both: layer 0 is chosen instead.")
+    expect(page.locator(".differ")).to_contain_text("There is no head 9 of layer 0 in both")
+    page.keyboard.press("3")
+    page.keyboard.press("l")
+    in_address(page, "lens=moved", "scale=log")
+
+
 def test_a_position_that_one_of_them_lacks_is_told(page: Page, server: Served) -> None:
     page.goto(server.link(page="compare", run=TALK, beside=OTHER, call=1, head=2, to=720))
     expect(page.locator(".differ")).to_contain_text("There is no position 720 in both: 699, the last that both have")

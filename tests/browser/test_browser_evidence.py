@@ -112,7 +112,7 @@ def test_work_is_told_and_can_be_cancelled_and_done_again(page: Page, server: Se
     own = evidence(page)
     own.get_by_role("button", name="measure", exact=True).click()
     expect(own.get_by_role("progressbar")).to_be_visible()
-    own.get_by_role("button", name="cancel").click()
+    own.get_by_role("button", name="cancel", exact=True).click()
     expect(own.locator(".words")).to_contain_text("Cancelled: nothing of it was kept.", timeout=LONG_WORK)
     expect(own.locator("tbody td .dot")).to_have_count(0)
     own.get_by_role("button", name="measure again").click()
@@ -127,9 +127,9 @@ def test_who_opens_a_page_while_it_is_measured_sees_the_work(page: Page, server:
         wish = {"run": THOUSANDS, "call": "all", "head": "all", "like": 0, "destination": before, "target": None}
         page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)
     page.keyboard.press("m")
-    expect(own.get_by_role("button", name="cancel")).to_be_visible()
+    expect(own.get_by_role("button", name="cancel", exact=True)).to_be_visible()
     page.reload()
-    expect(own.get_by_role("button", name="cancel")).to_be_visible()
+    expect(own.get_by_role("button", name="cancel", exact=True)).to_be_visible()
     measured(page)
 
 
@@ -170,7 +170,7 @@ def test_measure_pressed_too_early_follows_work_under_way_and_its_cancel_is_the_
     page.keyboard.press("m")
     let_go(page, waiting)
     with page.expect_response(told_cancelled):
-        evidence(page).get_by_role("button", name="cancel").click()
+        evidence(page).get_by_role("button", name="cancel", exact=True).click()
     expect(evidence(page).locator(".words")).to_contain_text("Cancelled: nothing of it was kept.")
     assert posts == []
     evidence(page).get_by_role("button", name="measure again").click()
@@ -195,6 +195,22 @@ def test_measure_pressed_too_early_is_of_that_destination_alone(page: Page, serv
     page.keyboard.press("m")
     measured(page)
     assert len(posts) == 1
+
+
+def test_work_elsewhere_is_told_and_can_be_cancelled(page: Page, server: Served) -> None:
+    page.goto(server.link(run=THOUSANDS, call=1, every="yes", to=1996, side="evidence"))
+    own = evidence(page)
+    expect(own.locator(".words")).to_contain_text("Not measured yet")
+    for before in range(1950, 1958):
+        wish = {"run": THOUSANDS, "call": "all", "head": "all", "like": 1, "destination": before, "target": None}
+        page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)
+    page.keyboard.press("ArrowLeft")
+    expect(own.locator(".other")).to_contain_text(re.compile(r"Being measured now: position\s+1,95\d"))
+    page.keyboard.press("m")
+    expect(own.locator(".other")).to_contain_text(re.compile(r"Behind position\s+1,95\d"))
+    own.get_by_role("button", name="cancel that").click()
+    measured(page)
+    expect(own.locator(".other")).to_have_count(0)
 
 
 def test_another_target_and_one_that_is_no_token(page: Page, server: Served, watch: Watch, asked: Any) -> None:

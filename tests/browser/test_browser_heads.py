@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 import wherefrom
 from conftest import Open
-from see import chosen, colours, in_address, panel
+from see import chosen, colours, in_address, option, panel
 from stage import TALK, TALK_TOKENS, Served
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
@@ -122,6 +122,18 @@ def test_heads_are_one_stop_of_tab_and_arrows_go_through_them(page: Page, heads)
     in_address(page, "call=0", "head=0")
     page.keyboard.press("Tab")
     assert not grid.evaluate("one => one.contains(document.activeElement)")
+
+
+def test_who_chose_with_a_pointer_goes_on_with_the_page_s_keys(page: Page, server: Served) -> None:
+    page.goto(server.link(run=TALK, call=1, head=0, to=400))
+    panel(page, "Heads").get_by_role("button", name="Layer 1, head 2").click()
+    in_address(page, "head=2")
+    page.keyboard.press("ArrowLeft")
+    in_address(page, "head=2", "to=399")
+    option(panel(page, "Text"), "Scale", "log").click()
+    in_address(page, "scale=log")
+    page.keyboard.press("ArrowLeft")
+    in_address(page, "scale=log", "to=398")
 
 
 def test_a_head_chosen_elsewhere_comes_into_sight(opened: Open, server: Served) -> None:

@@ -78,10 +78,20 @@ def test_numbers_readers_and_colours(opened: Open, server: Served, many: int) ->
     expect(other.locator("html")).to_have_attribute("data-theme", "dark")
 
 
+def test_a_head_that_is_not_there_is_told(page: Page, server: Served) -> None:
+    page.goto(server.link(run=TALK, call=2, head=77))
+    expect(panel(page, "Text")).to_contain_text(
+        "There is no head 77 of layer 2 here: all its heads are chosen instead."
+    )
+    panel(page, "Heads").get_by_role("button", name="Layer 2, head 1").click()
+    expect(panel(page, "Text")).not_to_contain_text("There is no")
+
+
 def test_what_an_address_has_wrong_is_as_usual(page: Page, server: Served) -> None:
     page.goto(server.link(run=TALK, call=99, head="x", to=10**8, lens="love", window="1_2", theme="blue", each=5))
     chosen(page, TALK_TOKENS - 1)
     expect(panel(page, "Text")).to_contain_text(
         "There is no position 100,000,000 here: 733, the last, is chosen instead."
     )
+    expect(panel(page, "Text")).to_contain_text("There is no call 99 here: layer 0 is chosen instead.")
     expect(page.get_by_role("img", name="Scale: weight, linear")).to_be_visible()

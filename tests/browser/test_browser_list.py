@@ -126,7 +126,7 @@ EACH_KEY = {
     "}": ["head=0"],
     "{": ["head=5"],
     "2": ["lens=moved"],
-    "r": ["show=readers", "from=0"],
+    "r": ["show=readers"],
     "g": ["by=word"],
     "g g": ["by=sentence"],
     "l": ["scale=log"],

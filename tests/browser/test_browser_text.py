@@ -105,6 +105,21 @@ def test_readers_of_a_source(talk: Page) -> None:
     chosen(talk, LAST)
 
 
+def test_readers_are_those_of_the_chosen_token_until_another_is_chosen(talk: Page, server: Served) -> None:
+    token(talk, LAST - 30).click()
+    talk.keyboard.press("r")
+    in_address(talk, "show=readers", f"to={LAST - 30}")
+    chosen(talk, LAST - 30)
+    expect(token(talk, LAST - 31)).to_have_class(re.compile(r"\bclosed\b"))
+    assert min(glowing(talk)) >= LAST - 30
+    talk.keyboard.press("ArrowLeft")
+    chosen(talk, LAST - 31)
+    assert "from=" not in talk.url
+    talk.goto(server.link(run=TALK, call=1, show="readers"))  # a link that names no source
+    chosen(talk, LAST)
+    expect(detail(talk)).to_contain_text("Point at a token")
+
+
 def test_lenses_and_scales_say_what_they_are(talk: Page) -> None:
     group = panel(talk, "Text")
     option(group, "Lens", "moved").click()
@@ -130,6 +145,12 @@ def test_tokens_of_a_unit_glow_as_one(talk: Page, unit: str) -> None:
     paint = [token(talk, place).evaluate("one => one.style.getPropertyValue('--glow')") for place in range(at, at + 7)]
     assert len(set(paint)) == 1
     assert paint[0]
+    token(talk, at + 2).hover()
+    expect(detail(talk)).to_contain_text(
+        re.compile(rf"reads from\s+the {unit}\s+[\d,]+\u2013[\d,]+\s+of\s+{at + 2}\s+u")
+    )
+    if unit == "word":
+        expect(detail(talk)).to_contain_text(f"{at}\u2013{at + 7}")
 
 
 def test_words_are_found(talk: Page) -> None:

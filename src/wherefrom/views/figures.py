@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -422,17 +422,33 @@ def _flow(tokens: Tokens, shown: range, sheet: _Sheet) -> Iterator[tuple[int, bo
     """Yield the tokens of a text in lines: whether it begins a character, what is seen of it, and its box."""
     wide = ADVANCE * TEXT_SIZE
     cells, y = 0, sheet.y
-    for position, own in zip(shown, own_texts(tokens, shown.start), strict=False):
-        piece = _alone(readable(own) if own else tokens[position].label)
-        size = cells_of(piece)
-        if cells and cells + size > TEXT_CELLS:
+    for run in _unbroken(zip(shown, own_texts(tokens, shown.start), strict=False)):
+        pieces = [_alone(readable(own) if own else tokens[position].label) for position, own in run]
+        room = sum(map(cells_of, pieces))
+        if cells and TEXT_CELLS - cells < room <= TEXT_CELLS:
             cells, y = 0, y + TEXT_LINE
-        box = MARGIN + cells * wide, y, size * wide, TEXT_LINE - 4
-        cells += size
-        sheet.take(box[0] + box[2], y + TEXT_LINE)
-        yield position, bool(own), piece, box
-        if "\n" in own:
-            cells, y = 0, y + TEXT_LINE
+        for (position, own), piece in zip(run, pieces, strict=True):
+            size = cells_of(piece)
+            if cells and cells + size > TEXT_CELLS:
+                cells, y = 0, y + TEXT_LINE
+            box = MARGIN + cells * wide, y, size * wide, TEXT_LINE - 4
+            cells += size
+            sheet.take(box[0] + box[2], y + TEXT_LINE)
+            yield position, bool(own), piece, box
+            if "\n" in own:
+                cells, y = 0, y + TEXT_LINE
+
+
+def _unbroken(tokens: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Yield runs of tokens between which a line may be broken: at blanks."""
+    run: list[tuple[int, str]] = []
+    for position, own in tokens:
+        if run and (own[:1].isspace() or run[-1][1][-1:].isspace()):
+            yield run
+            run = []
+        run.append((position, own))
+    if run:
+        yield run
 
 
 class _Sheet:

@@ -72,6 +72,16 @@ export function beyondWords({ wanted, chosen }: { readonly wanted: number; reado
   return `There is no position ${whole(wanted)} ${both ? "in both" : "here"}: ${whole(chosen)}, the last${both ? " that both have" : ""}, is chosen instead.`;
 }
 
+/** What an address asks for and is not there: a call, a head. */
+export function absentWords({ call, head }: { readonly call: number | null; readonly head: number | null }, chosen: Call, among: readonly Call[], both: boolean): string[] {
+  const where = both ? "in both" : "here";
+  const layer = `layer ${nameOf(chosen, among)}`;
+  return [
+    ...(call === null ? [] : [`There is no call ${whole(call)} ${where}: ${layer} is chosen instead.`]),
+    ...(head === null ? [] : [`There is no head ${whole(head)} of ${layer} ${where}: all its heads are chosen instead.`]),
+  ];
+}
+
 function lacking(a: Run, b: Run): string[] {
   return a.calls.filter((call) => !partnerOf(call, b.calls)).map((call) => nameOf(call, a.calls));
 }

@@ -35,10 +35,10 @@ export function fragmentsOf([label, own]: Token, token: number): Fragment[] {
   });
 }
 
-/** A token in a sentence or on an axis: its label, short. */
+/** A token in a sentence or on an axis: its label, short; of nothing but blanks each is a dot. */
 export function short(label: string, most = 18): string {
-  const signs = [...label];
-  return signs.length <= most ? label : `${signs.slice(0, most - 1).join("")}\u2026`;
+  const signs = [...(label.trim() === "" ? label.replaceAll(" ", "\u00b7") : label)];
+  return signs.length <= most ? signs.join("") : `${signs.slice(0, most - 1).join("")}\u2026`;
 }
 
 /** A name within a sentence of ours, which it can neither turn round nor break off. */

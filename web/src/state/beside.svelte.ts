@@ -71,6 +71,10 @@ export class Beside implements Looked {
     return this.first.offered;
   }
 
+  get absent(): Looked["absent"] {
+    return this.first.absent;
+  }
+
   get beyond(): Looked["beyond"] {
     return this.first.beyond;
   }

@@ -8,14 +8,16 @@ import { untrack } from "svelte";
 import type { Lenses } from "../lib/evidence";
 import { isMeasured } from "../lib/lens";
 import { after, LOOKING, mayAsk, type Happened, type Stage } from "../lib/measuring";
-import type { Job, Measured, MeasuredFacts, MeasuredLens, RowFacts, RowLens } from "../wire/api";
-import { bytes, floats } from "../wire/message";
+import type { Busy, Job, Measured, MeasuredFacts, MeasuredLens, RowFacts, RowLens } from "../wire/api";
+import { bytes, floats, type Message } from "../wire/message";
 import { said, type Query } from "./api";
 import { asking, type Asked } from "./asked.svelte";
 import { scopeOf, type Edges } from "./edges.svelte";
 import type { Explorer } from "./explorer.svelte";
 
 const POLL_MS = 250;
+/** Other work is looked at less often. */
+const BUSY_MS = 1000;
 /** Being cancelled is told to the server whatever is looked at meanwhile, but not for ever. */
 const PATIENCE_MS = 10_000;
 
@@ -35,6 +37,8 @@ interface Found {
 
 export class Evidence {
   stage = $state.raw<Stage>(LOOKING);
+  /** Other work that is under way. */
+  busy = $state.raw<Busy | null>(null);
   /** By position of the source. */
   readonly lenses: Lenses = $derived.by(() => this.byLens());
   private found = $state.raw<Found | null>(null);
@@ -56,6 +60,7 @@ export class Evidence {
       const stop = new AbortController();
       untrack(() => {
         this.stage = LOOKING;
+        this.busy = null;
         this.eager = false;
         this.ended = stop.signal;
         if (question !== null) this.look(question, stop.signal).catch((error: unknown) => this.refused(error, stop.signal));
@@ -136,9 +141,17 @@ export class Evidence {
     if (this.stage.at !== "working") return;
     const [signal, { job }] = [this.ended, this.stage.job];
     this.happen({ is: "cancel" }, signal);
-    this.of()
-      .api.send<Job>("DELETE", "job", { job }, AbortSignal.timeout(PATIENCE_MS))
-      .then(({ facts }) => this.told(facts, signal), (error: unknown) => this.refused(error, signal));
+    this.end(job).then(({ facts }) => this.told(facts, signal), (error: unknown) => this.refused(error, signal));
+  }
+
+  /** Cancel the other work that is under way. */
+  cancelOther(): void {
+    const [signal, job] = [this.ended, this.busy?.job];
+    if (job !== undefined) this.end(job).catch((error: unknown) => this.refused(error, signal));
+  }
+
+  private end(job: string): Promise<Message<Job>> {
+    return this.of().api.send<Job>("DELETE", "job", { job }, AbortSignal.timeout(PATIENCE_MS));
   }
 
   private get now(): Found | null {
@@ -180,10 +193,16 @@ export class Evidence {
     if (signal.aborted) return;
     const eager = this.eager;
     this.eager = false;
+    this.busy = facts.measured ? null : facts.busy;
     if (!facts.measured && facts.job) return this.follow(question, facts.job.job, signal);
     if (facts.measured) this.found = { question, facts, knockout: floats(message, "knockout"), attribution: floats(message, "attribution") };
     this.happen({ is: "answer", measured: facts.measured, why: facts.measured ? null : facts.why }, signal);
     if (eager) await this.measure();
+    while (this.busy && this.stage.at !== "measured") {
+      await pause(BUSY_MS, signal);
+      const other = (await this.of().api.send<MeasuredFacts>("GET", "measured", JSON.parse(question) as Query, signal)).facts;
+      this.busy = other.measured ? null : other.busy;
+    }
   }
 
   /** Ask how far the work is until it is over, then for what it found. */

@@ -1,6 +1,6 @@
 /** The explorer's state (floor state): the selection, the address that holds it, and the recording that it is of. */
 
-import { type Offered, offeredBy, partnerOf } from "../lib/beside";
+import { absentWords, type Offered, offeredBy, partnerOf } from "../lib/beside";
 import type { Share } from "../lib/split";
 import type { Call, Run } from "../wire/api";
 import { Api } from "./api";
@@ -20,7 +20,7 @@ const PAUSE_MS = 200;
 /** A recording as the selection looks at it: the one that is shown, or the one beside it. */
 export type Looked = Pick<
   Explorer,
-  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "beyond" | "held" | "text" | "choose" | "pick" | "chooseHead"
+  "api" | "selection" | "theme" | "shown" | "call" | "head" | "destination" | "source" | "offered" | "absent" | "beyond" | "held" | "text" | "choose" | "pick" | "chooseHead"
 >;
 
 export class Explorer {
@@ -100,9 +100,13 @@ export class Explorer {
     return Math.max(0, Math.min(wanted, (this.offered?.destinations ?? 1) - 1));
   }
 
+  /** Null: none is chosen. Whose readers are asked for is then the token that reads, if it is of the text that is read. */
   get source(): number | null {
-    const { source } = this.selection;
-    return source === null || !this.offered ? null : Math.min(source, this.offered.sources - 1);
+    if (!this.call || !this.offered) return null;
+    const { source, mode } = this.selection;
+    const [reading, read] = this.call.of;
+    const wanted = source ?? (mode === "sources" ? null : reading === read ? this.destination : 0);
+    return wanted === null ? null : Math.min(wanted, this.offered.sources - 1);
   }
 
   /** The positions that an address asks for and that are not there: the last ones are chosen in their place. */
@@ -113,6 +117,14 @@ export class Explorer {
     const found = asked.flatMap(([wanted, chosen]) => (wanted === null || chosen === null || wanted === chosen ? [] : [{ wanted, chosen }]));
     const [one, two] = found;
     return one && two && one.wanted === two.wanted && one.chosen === two.chosen ? [one] : found;
+  }
+
+  /** The call and the head that an address asks for and that are not there, in words. */
+  get absent(): readonly string[] {
+    if (!this.call) return [];
+    const { call, head } = this.selection;
+    const missing = { call: call === this.call.index ? null : call, head: head === this.head ? null : head };
+    return absentWords(missing, this.call, this.calls, this.beside.call !== null);
   }
 
   /** The text that destinations or sources of the chosen call are of. */

@@ -80,7 +80,7 @@ export class Held {
     }
     if (name === "find") return answered(await this.found(query));
     if (name === "pair") return this.pair(query);
-    if (name === "measured") return answered({ measured: false, possible: false, why: noModel, job: null });
+    if (name === "measured") return answered({ measured: false, possible: false, why: noModel, job: null, busy: null });
     if (name === "job" || name === "jobs") return refused(noModel);
     const found = await this.look(name, query);
     if (!found) return refused(this.missing(name, query));

@@ -205,6 +205,13 @@ export interface Measured {
 }
 
 /** What was found; or that nothing was, and whether it can be: the sentence why not; the work that is under way, or failed. */
+/** What else is being measured. */
+export interface Busy {
+  readonly job: string;
+  readonly destination: number;
+  /** Whether it is of the same recording. */
+  readonly here: boolean;
+}
 export type MeasuredFacts =
-  | { readonly measured: false; readonly possible: boolean; readonly why: string | null; readonly job: Job | null }
+  | { readonly measured: false; readonly possible: boolean; readonly why: string | null; readonly job: Job | null; readonly busy: Busy | null }
   | Measured;

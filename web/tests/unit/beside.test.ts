@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { beyondWords, differences, nameOf, offeredBy, partnerOf, unlike } from "../../src/lib/beside";
+import { absentWords, beyondWords, differences, nameOf, offeredBy, partnerOf, unlike } from "../../src/lib/beside";
 import type { Call, Run } from "../../src/wire/api";
 
 function call(index: number, layer: number, more: Partial<Call> = {}): Call {
@@ -45,6 +45,14 @@ describe("what differs", () => {
   it("says which position stands in the place of one that is not there", () => {
     expect(beyondWords({ wanted: 9000, chosen: 733 }, false)).toBe("There is no position 9,000 here: 733, the last, is chosen instead.");
     expect(beyondWords({ wanted: 720, chosen: 699 }, true)).toBe("There is no position 720 in both: 699, the last that both have, is chosen instead.");
+  });
+
+  it("is told where an address asks for a call or a head that is not there", () => {
+    const calls = [call(0, 0), call(1, 3, { part: "decoder", kind: "self" }), call(2, 3, { kind: "cross" })];
+    const words = (missing: { call: number | null; head: number | null }, both = false): string[] => absentWords(missing, calls[1] ?? call(0, 0), calls, both);
+    expect(words({ call: null, head: null })).toEqual([]);
+    expect(words({ call: 1200, head: null })).toEqual(["There is no call 1,200 here: layer 3 self is chosen instead."]);
+    expect(words({ call: null, head: 9 }, true)).toEqual(["There is no head 9 of layer 3 self in both: all its heads are chosen instead."]);
   });
 
   it("is nothing where nothing does", () => {

@@ -105,7 +105,7 @@ describe("Held", () => {
     expect(await refusal("numbers", { call: 1, head: 3, destination: 1, sources: 16 })).toContain("with 8 sources one by one");
     expect(await refusal("run", { run: "another" })).toBe(`This page carries one recording, ${run}.`);
     expect(await refusal("jobs", {})).toBe(ABOUT.noModel);
-    expect((await api.get("measured", { run }, never)).facts).toEqual({ measured: false, possible: false, why: ABOUT.noModel, job: null });
+    expect((await api.get("measured", { run }, never)).facts).toEqual({ measured: false, possible: false, why: ABOUT.noModel, job: null, busy: null });
   });
 
   it("knows the heads that it carries", () => expect([[1, 3], [2, 3], [1, 5], [0, 3]].map(([call = 0, head = 0]) => held.carries(call, head))).toEqual([true, true, false, false]));

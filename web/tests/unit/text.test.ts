@@ -91,6 +91,8 @@ describe("short", () => {
   it("never cuts a character in two", () => {
     expect(short("\u{1f389}\u{1f389}\u{1f389}\u{1f389}", 3)).toBe("\u{1f389}\u{1f389}\u2026");
     expect(short("abc", 3)).toBe("abc");
+    expect(short("  ", 3)).toBe("\u00b7\u00b7");
+    expect(short(" a", 3)).toBe(" a");
   });
 
   it("keeps a name within a sentence from turning it round", () => {

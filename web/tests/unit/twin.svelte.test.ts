@@ -345,7 +345,9 @@ class Twin {
   }
 
   get source(): number | null {
-    return this.selection.source === null || !this.call ? null : Math.min(this.selection.source, this.length - 1);
+    const { source, mode } = this.selection;
+    if (!this.call || (source === null && mode === "sources")) return null;
+    return Math.min(source ?? this.destination, this.length - 1);
   }
 
   /** What was asked for and is not there, each once. */
@@ -504,7 +506,7 @@ const COMMANDS_OF: readonly (readonly [weight: number, command: Command])[] = [
     world.twin.choose(destination ? { destination: position } : { source: position });
   }],
   [2, (world, roll) => both(world, { lens: one(roll, LENSES) })],
-  [2, (world, roll) => both(world, roll(2) ? { mode: "sources" } : { mode: "readers", source: world.twin.source ?? 0 })],
+  [2, (world, roll) => both(world, { mode: roll(2) ? "sources" : "readers" })],
   [1, (world, roll) => both(world, { group: one(roll, GROUPS), scale: one(roll, SCALES), side: one(roll, SIDES) })],
   [1, (world, roll) => both(world, { target: roll(2) ? " Mary" : null })],
   [1, (world, roll) => both(world, { every: roll(2) === 1 })],

@@ -30,7 +30,7 @@ from wherefrom.views.web import contents, told
 from wherefrom.views.web.asked import Asked
 from wherefrom.views.web.faults import tell_fault
 from wherefrom.views.web.guard import LOOPBACK, Guard
-from wherefrom.views.web.jobs import Jobs, Wish
+from wherefrom.views.web.jobs import Job, Jobs, Wish
 from wherefrom.views.web.kept import Kept
 from wherefrom.views.web.shelf import Shelf, listed
 from wherefrom.views.web.wire import Message
@@ -122,9 +122,18 @@ class Explorer:
             refusal = None if job is not None else self._jobs.refusal(own)
             why = None if refusal is None else str(refusal)
             going = None if job is None else job.told().facts
-            return Message({"measured": False, "possible": why is None, "why": why, "job": going}).packed()
+            facts = {"measured": False, "possible": why is None, "why": why, "job": going}
+            return Message({**facts, "busy": self._busy(job, own)}).packed()
 
         return await self._answered(request, answer, of_model=True)
+
+    def _busy(self, wanted: Job | None, own: Recording) -> dict[str, Any] | None:
+        """Return what else is being measured: its job, position, and whether it is of the same recording."""
+        running = self._jobs.running
+        if running is None or running is wanted:
+            return None
+        identity, wish = running.question
+        return {"job": running.key, "destination": wish.destination, "here": identity == self._identity(own)}
 
     async def _start(self, request: Request) -> Response:
         body = await request.body()

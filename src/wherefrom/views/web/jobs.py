@@ -26,8 +26,9 @@ OVER: tuple[State, ...] = ("done", "cancelled", "failed")
 MOST_WAITING = 16
 STEP = 0.02
 """Seconds between two looks whether all has ended."""
-JUDGED_AFTER = 1.0
-"""Seconds of a kind of work from which is judged how long the rest of it will take."""
+JUDGED_AFTER, JUDGED_FROM = 1.0, 4
+"""Seconds of a kind of work from which is judged how long the rest of it will take, and how many steps it has then: two
+or three, such as an estimate's passes forwards and backwards, are of different lengths."""
 MOST_KEPT = 64
 """Jobs that are remembered, with what they found."""
 
@@ -106,7 +107,7 @@ class Job:
     def _left(self) -> float | None:
         """Return the seconds that are left of what is being done; None before there is anything to judge by."""
         taken, done, left = time.monotonic() - self.since, self.done - self.begun, self.total - self.done
-        if self.state != "running" or done <= 0 or left <= 0 or taken < JUDGED_AFTER:
+        if self.state != "running" or done <= 0 or left <= 0 or taken < JUDGED_AFTER or self.total < JUDGED_FROM:
             return None
         return taken / done * left
 
@@ -195,6 +196,12 @@ class Jobs:
         """Return the last job of a question: with what was found, under way, or failed; None where it was cancelled."""
         with self._lock:
             return self._known((identity, wish), ("waiting", "running", "done", "failed"))
+
+    @property
+    def running(self) -> Job | None:
+        """The one that is being done; None: there is none."""
+        with self._lock:
+            return next((job for job in self._jobs.values() if job.state == "running"), None)
 
     def close(self, patience: float) -> None:
         """Cancel whatever waits or runs, and wait so many seconds at most until it has ended."""

@@ -247,11 +247,11 @@ class _Sum:
 
     def message(self, lens: str, permitted: Any, counted: int, sink: float | None) -> Message:
         """Return the mean of weights, the sum of what is moved."""
-        values = self.values / max(counted, 1) if lens == "weight" else self.values
+        values, together = (self.values / max(counted, 1), "mean") if lens == "weight" else (self.values, "sum")
         best = int(values.argmax()) if counted else 0
         facts = {
             "unit": "share" if lens == "weight" else "length",
-            "meaning": MEANING[lens] + (f", mean over {counted} heads" if lens == "weight" and counted > 1 else ""),
+            "meaning": MEANING[lens] + (f", {together} over {counted:,} heads" if counted > 1 else ""),
             "empty": not counted,
             "heads": counted,
             "sink": sink,
