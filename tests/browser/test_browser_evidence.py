@@ -231,6 +231,17 @@ def test_another_target_and_one_that_is_no_token(page: Page, server: Served, wat
     expect(own.locator(".words")).to_contain_text("exactly one token of this model", timeout=LONG_WORK)
 
 
+def test_what_reads_only_itself_has_nothing_to_measure(page: Page, server: Served) -> None:
+    page.goto(server.link(run=TALK, call=1, head=0, to=0, side="evidence"))
+    expect(evidence(page).locator(".words")).to_contain_text(
+        "It may read only itself: there is no source to leave out."
+    )
+    expect(evidence(page).get_by_role("button", name=re.compile("measure"))).to_have_count(0)
+    expect(panel(page, "Text").get_by_role("checkbox", name=re.compile("^without"))).to_have_count(0)
+    page.keyboard.press("ArrowRight")
+    expect(evidence(page).get_by_role("button", name="measure", exact=True)).to_be_visible()
+
+
 def test_what_another_model_recorded_is_not_measured_and_says_why(page: Page, server: Served) -> None:
     page.goto(server.link(run=LONG, call=0, head=0, to=40, side="evidence"))
     expect(evidence(page).locator(".words")).to_contain_text("expected the model that made the recording")

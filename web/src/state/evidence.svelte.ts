@@ -6,6 +6,7 @@
 import { untrack } from "svelte";
 
 import type { Lenses } from "../lib/evidence";
+import { PERMITTED } from "../lib/glow";
 import { isMeasured } from "../lib/lens";
 import { after, LOOKING, mayAsk, type Happened, type Stage } from "../lib/measuring";
 import type { Busy, Job, Measured, MeasuredFacts, MeasuredLens, RowFacts, RowLens } from "../wire/api";
@@ -86,6 +87,13 @@ export class Evidence {
     return value && value.question === this.rowQuestion ? value : null;
   }
 
+  /** Whether the destination may read nothing but itself: there is no source to leave out. */
+  get alone(): boolean {
+    const { call, destination } = this.of();
+    const itself = call && call.of[0] === call.of[1] ? destination : null;
+    return this.row("weight")?.permitted.every((may, at) => may !== PERMITTED.yes || at === itself) ?? false;
+  }
+
   error(lens: RowLens): string | null {
     return this.rows[lens].error;
   }
@@ -123,7 +131,7 @@ export class Evidence {
   async measure(): Promise<void> {
     const question = this.question;
     this.eager = question !== null && this.stage.at === "looking";
-    if (question === null || !mayAsk(this.stage)) return;
+    if (question === null || !mayAsk(this.stage) || this.alone) return;
     const signal = this.ended;
     this.followed = null;
     this.happen({ is: "asked" }, signal);
