@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
@@ -20,7 +21,7 @@ from see import in_list, panel
 from stage import CHROMIUM, Served, served
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-THEMES = ("light", "dark")
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 COLOURS = 256
 """Of a picture's palette."""
 COUNCIL = """\
@@ -141,10 +142,11 @@ VIEWS = {
 }
 
 
-def shoot(page: Page, server: Served, view: View, theme: str) -> bytes:
+def shoot(page: Page, server: Served, view: View, theme: Literal["light", "dark"]) -> bytes:
     """Open a view and return its picture, as a PNG of few colours."""
     page.goto("about:blank")
-    page.goto(server.link(**view.chosen, theme=theme))
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.goto(server.link(**view.chosen))
     view.ready(page)
     page.mouse.move(2, 2)
     if view.shows is not None and page.viewport_size == NARROW:

@@ -64,8 +64,8 @@ def test_a_map_and_a_text(opened: Open, server: Served) -> None:
 
 
 @pytest.mark.parametrize("many", [4, 16])
-def test_numbers_readers_and_colours(opened: Open, server: Served, many: int) -> None:
-    page = opened(server.link(run=TALK, call=2, head=4, to=500, side="numbers", each=many, theme="dark"))
+def test_numbers_and_readers(opened: Open, server: Served, many: int) -> None:
+    page = opened(server.link(run=TALK, call=2, head=4, to=500, side="numbers", each=many))
     chosen(page, 500)
     option(panel(page, "Text"), "Lens", "moved").click()
     option(panel(page, "Text"), "What glows", "readers").click()
@@ -73,9 +73,10 @@ def test_numbers_readers_and_colours(opened: Open, server: Served, many: int) ->
     in_address(page, "lens=moved", "show=readers", "side=numbers")
     expected = settled(page)
     assert len(expected["numbers"][0]) > 100
+    option(page, "Colours of the page", "dark").click()
     other = opened(page.url)
     same(other, expected)
-    expect(other.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(other.locator("html[data-theme]")).to_have_count(0)  # a matter of whoever looks
 
 
 def test_a_head_that_is_not_there_is_told(page: Page, server: Served) -> None:

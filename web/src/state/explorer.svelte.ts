@@ -6,6 +6,7 @@ import type { Call, Run } from "../wire/api";
 import { Api } from "./api";
 import { Asked, asking } from "./asked.svelte";
 import { Beside } from "./beside.svelte";
+import { Colours } from "./colours.svelte";
 import type { Held } from "./held";
 import { changed, format, parse, START, type Selection } from "./selection";
 import { type Text, Texts } from "./text.svelte";
@@ -30,10 +31,9 @@ export class Explorer {
   readonly run: Asked<Run>;
   /** The recording that this one is compared with. */
   readonly beside: Beside;
-  readonly theme: "light" | "dark" = $derived.by(() => this.themeNow());
+  readonly colours: Colours;
   /** The list was asked for: a single recording does not open by itself. */
   listed = false;
-  private systemDark = $state(false);
   private timer: ReturnType<typeof setTimeout> | undefined;
   /** The address that was read or written last. */
   private known: string;
@@ -49,9 +49,7 @@ export class Explorer {
     this.texts = new Texts(api);
     this.known = place.location.hash;
     this.selection = parse(this.known);
-    const dark = place.matchMedia("(prefers-color-scheme: dark)");
-    this.systemDark = dark.matches;
-    dark.addEventListener("change", (event) => (this.systemDark = event.matches));
+    this.colours = new Colours(place);
     place.addEventListener("hashchange", () => this.read());
     place.addEventListener("pagehide", () => this.write());
     const key = $derived(this.selection.run);
@@ -66,6 +64,10 @@ export class Explorer {
   get shown(): Run | null {
     const run = this.run.value;
     return run && run.key === this.selection.run ? run : null;
+  }
+
+  get theme(): "light" | "dark" {
+    return this.colours.now;
   }
 
   /** What is shown where nothing is chosen: what a file carries, else the recording's own suggestion. */
@@ -216,10 +218,5 @@ export class Explorer {
     this.timer = undefined;
     this.known = this.place.location.hash;
     this.selection = parse(this.known);
-  }
-
-  private themeNow(): "light" | "dark" {
-    const { theme } = this.selection;
-    return theme === "system" ? (this.systemDark ? "dark" : "light") : theme;
   }
 }

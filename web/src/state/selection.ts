@@ -15,7 +15,6 @@ export const MODES = ["sources", "readers"] as const;
 export const GROUPS = ["token", "word", "sentence", "line"] as const;
 export const BLOCKS = ["largest", "mean"] as const;
 export const SCALES = ["linear", "log"] as const;
-export const THEMES = ["system", "light", "dark"] as const;
 export const SIDES = ["map", "numbers", "evidence"] as const;
 /** How the evidence is sorted; as usual: by knock-out where it was measured, else by weight. */
 export const SORTINGS = ["usual", "position", ...LENSES] as const satisfies readonly ("usual" | Order)[];
@@ -59,7 +58,6 @@ export interface Selection {
   readonly rank: string | null;
   /** The kinds of heads that are shown, in the order of their list; none: all. */
   readonly kinds: readonly Kind[];
-  readonly theme: (typeof THEMES)[number];
 }
 
 export const START: Selection = {
@@ -86,7 +84,6 @@ export const START: Selection = {
   plot: "log",
   rank: null,
   kinds: [],
-  theme: "system",
 };
 
 /** The selection after a change. A target was asked for at one destination: another has its own likeliest. */
@@ -135,7 +132,6 @@ export function format(selection: Selection): string {
   put("plot", chosen("plot"));
   put("rank", selection.rank);
   if (selection.kinds.length) put("kinds", selection.kinds.join("_"));
-  put("theme", chosen("theme"));
   const page = selection.page === "explore" ? "" : selection.page;
   const query = words.toString();
   return query ? `#/${page}?${query}` : `#/${page}`;
@@ -171,7 +167,6 @@ export function parse(address: string): Selection {
     plot: one("plot", SCALES, START.plot),
     rank: words.get("rank"),
     kinds: kindsOf(words.get("kinds")?.split("_") ?? []),
-    theme: one("theme", THEMES, START.theme),
   });
 }
 

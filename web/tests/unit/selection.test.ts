@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START, THEMES } from "../../src/state/selection";
+import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START } from "../../src/state/selection";
 import { windowOf } from "../../src/lib/window";
 import { KINDS } from "../../src/wire/api";
 import { type Dice, dice } from "./dice";
@@ -34,7 +34,6 @@ function any(roll: Dice): Selection {
     plot: one(SCALES),
     rank: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
     kinds: kindsOf(KINDS.filter(() => roll(4) === 0)),
-    theme: one(THEMES),
   };
 }
 
