@@ -159,6 +159,10 @@ def test_what_is_measured_is_what_python_measures(
     assert told["target"]["label"] == expected.aim.label
     assert told["target"]["nats"] == pytest.approx(expected.knockouts.before, abs=1e-5)
     assert [one["source"] for one in told["carried"]] == [one.source for one in expected.carried]
+    against = [one.opposing and (one.opposing.layer, one.opposing.head) for one in expected.carried]
+    opposing = [one["opposing"] for one in told["carried"]]
+    assert [one and (one["layer"], one["head"]) for one in opposing] == against
+    assert any(against) or head != "all"
     assert (
         told["scope"]
         == f"{'all heads' if head == 'all' else 'head 0'} of {'all layers' if call == 'all' else 'layer 1'}"

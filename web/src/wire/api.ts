@@ -179,6 +179,8 @@ export interface Carrier {
 export interface CarriedSource {
   readonly source: number;
   readonly heads: readonly Carrier[];
+  /** The head that goes furthest the other way, one of the others; null: none does. */
+  readonly opposing: Carrier | null;
   readonly others: number;
   readonly others_nats: number;
 }

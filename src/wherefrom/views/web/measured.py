@@ -10,7 +10,7 @@ from wherefrom.views.web.wire import Message
 
 if TYPE_CHECKING:
     from wherefrom.evidence.at import Evidence
-    from wherefrom.evidence.traced import CarriedSource
+    from wherefrom.evidence.traced import CarriedSource, Carrier
 
 
 def measured(found: Evidence) -> Message:
@@ -51,5 +51,14 @@ def _words(found: Evidence) -> str:
 
 
 def _carried(one: CarriedSource) -> dict[str, Any]:
-    heads = [{"layer": own.layer, "head": own.head, "nats": own.nats, "weight": own.weight} for own in one.carriers]
-    return {"source": one.source, "heads": heads, "others": one.others, "others_nats": one.others_nats}
+    return {
+        "source": one.source,
+        "heads": [_carrier(head) for head in one.carriers],
+        "opposing": None if one.opposing is None else _carrier(one.opposing),
+        "others": one.others,
+        "others_nats": one.others_nats,
+    }
+
+
+def _carrier(head: Carrier) -> dict[str, Any]:
+    return {"layer": head.layer, "head": head.head, "nats": head.nats, "weight": head.weight}
