@@ -26,8 +26,9 @@ from wherefrom.readable import readable
 from wherefrom.recording import Recording
 from wherefrom.views import picture
 from wherefrom.views.colours import BEHIND_TEXT, QUIET, kind_colours, oklch, ramp
-from wherefrom.views.figures import SIGNS, figure_of_heads, figure_of_map, figure_of_text
+from wherefrom.views.figures import figure_of_heads, figure_of_map, figure_of_text
 from wherefrom.views.picture import Area, Frame, Picture, Words
+from wherefrom.views.sheet import SIGNS
 
 HOSTILE = ("</text><script>alert(1)</script>", "]]>&amp;'\"", "אבג", "\u200b\u202e", "🙂", "中文")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,9 +7,8 @@ and the tiles of a head's map. What the colours mean, their range and unit, and 
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,36 +23,22 @@ from wherefrom.questions.asked import NOTHING_LEFT, checked_scope, sink_share
 from wherefrom.questions.exact import permitted_pairs
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
-from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED, WEIGHTS, HeadMap, Tile
-from wherefrom.readable import LEFT_TO_RIGHT_MARK, printable, readable
-from wherefrom.recording import Call, Recording, check_recording, gaps_in_words
+from wherefrom.questions.maps import EMPTY, WEIGHTS, HeadMap, Tile
+from wherefrom.readable import LEFT_TO_RIGHT_MARK, readable
+from wherefrom.recording import Call, Recording, check_recording
 from wherefrom.spans import Tokens
 from wherefrom.views import picture
 from wherefrom.views.cells import count, fitted, own_texts, shortened
-from wherefrom.views.colours import BEHIND_TEXT, HAIRLINE, INK, KINDS, QUIET, STEPS, kind_colours, ramp, step_of
-from wherefrom.views.picture import ADVANCE, MONO, Area, Box, Frame, Picture, Shape, Words, cells_of, width_of
+from wherefrom.views.colours import BEHIND_TEXT, HAIRLINE, INK, QUIET, STEPS, ramp, step_of
+from wherefrom.views.picture import ADVANCE, MONO, Area, Box, Frame, Picture, Words, cells_of, width_of
+from wherefrom.views.sheet import MARGIN, MARKS, Sheet, head_of
 
 Place: TypeAlias = tuple[int, int]
 """A layer and a head."""
-MARGIN, NOTE, TITLE = 16.0, 11.0, 15.0
-LINE = 15.0
 MAP_SIDE, LARGEST_CELL = 560.0, 24.0
 NAMED_FROM = 11.0
 """A map's cells of this size or more have the tokens' names beside them."""
 NAME_CELLS = 14
-LEAST_WIDTH, WIDEST_TITLE = 460.0, 640.0
-TITLE_ADVANCE = TITLE * 0.6
-SIGNS = {
-    "sink": "S", "previous": "P", "induction": "I", "duplicate": "D",
-    "itself": "=", "local": "L", "broad": "B", "unknown": "?",
-}  # fmt: skip
-"""A sign for each kind, so that colour is never all there is."""
-MARKS = {NOT_PERMITTED: picture.FORBIDDEN, EMPTY: picture.EMPTY, NOT_RECORDED: picture.UNRECORDED}
-MARK_WORDS = {
-    NOT_PERMITTED: "not permitted",
-    EMPTY: "may read nothing: no row",
-    NOT_RECORDED: "not recorded",
-}
 WHAT_A_KIND_IS = (
     "A kind says where most of a head's weight lies in this text: 30 % or more of its rows, on the mean, on what "
     "followed the same token before (induction), on the token before, on the same token before (duplicate) or on "
@@ -111,7 +96,7 @@ def figure_of_map(
     reading, read = recording.texts_of(call)
     names = _name_room(reading) if named else 38.0, _name_room(read) if named else 22.0
     strip = 2 * cell if sinks else 0.0
-    sheet = _Sheet(f"Weights of head {head} of {_called(recording, call.layer, kind, call.part, repeat)}")
+    sheet = Sheet(f"Weights of head {head} of {_called(recording, call.layer, kind, call.part, repeat)}")
     left, top = MARGIN + names[0] + strip, sheet.y + names[1]
     sheet.add(*_cells(tile.marks, colours.shares(values), left, top, cell))
     if sinks:
@@ -163,7 +148,7 @@ def figure_of_heads(
     if by != "kind" and by not in columns:
         expected = f"kind, {', '.join(columns)}"
         raise InputError("what heads are coloured by", expected=expected, given=f"{by!r}", way_out="Choose one.")
-    sheet = _Sheet(f"Heads by {by}: {recording.model.name}, {count(len(recording), 'token')}")
+    sheet = Sheet(f"Heads by {by}: {recording.model.name}, {count(len(recording), 'token')}")
     boxes = _grid(sheet, recording, part, list(rows))
     if by == "kind":
         repeats = repeats_of(recording, recording.calls_of("self", part)[0])
@@ -172,7 +157,7 @@ def figure_of_heads(
             for place, row in rows.items()
         }
         for place, kind in kinds.items():
-            sheet.add(*_head_of(kind, boxes[place]))
+            sheet.add(*head_of(kind, boxes[place]))
         sheet.kinds(Counter(kinds.values()))
         sheet.note(WHAT_A_KIND_IS)
     else:
@@ -184,7 +169,7 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _grid(sheet: _Sheet, recording: Recording, part: str | None, heads: list[Place]) -> dict[Place, Box]:
+def _grid(sheet: Sheet, recording: Recording, part: str | None, heads: list[Place]) -> dict[Place, Box]:
     """Draw the numbers of layers and heads, and why a layer has none; return the place of each head."""
     layers, most, gaps = recording.layers_of(part), 1 + max(head for _, head in heads), recording.gaps_of(part)
     cell = min(LARGEST_CELL, max(10.0, MAP_SIDE // most))
@@ -204,7 +189,7 @@ def _grid(sheet: _Sheet, recording: Recording, part: str | None, heads: list[Pla
     return {(layer, head): (left + head * cell, top + layer * cell, cell - 2, cell - 2) for layer, head in heads}
 
 
-def _coloured(sheet: _Sheet, boxes: dict[Place, Box], values: dict[Place, Any], column: Column) -> None:
+def _coloured(sheet: Sheet, boxes: dict[Place, Box], values: dict[Place, Any], column: Column) -> None:
     """Draw heads by a column of their answer, and say which it is."""
     known = [float(value) for value in values.values() if value is not None]
     shares = column.unit.startswith("share") or not known
@@ -266,7 +251,7 @@ def figure_of_text(
     drawn = weights[shown.start : shown.stop]
     colours = _Scale.to(float(drawn.max(initial=0.0)), scale)
     steps = colours.shares(weights)
-    sheet = _Sheet(f"What position {at}, {shortened(readers[at].label)}, reads")
+    sheet = Sheet(f"What position {at}, {shortened(readers[at].label)}, reads")
     pieces = 0
     for position, whole, piece, box in _flow(tokens, shown, sheet):
         if weights[position] > 0:
@@ -407,18 +392,7 @@ def _ticks(tile: Tile, right: float, left: float, top: float, cell: float) -> It
         yield Words(left + position * each, top - 6, f"{position:,}", size=9, anchor="middle", colour=QUIET)
 
 
-def _head_of(kind: str, box: Box) -> Iterator[Shape]:
-    strong, pale = kind_colours(kind)
-    x, y, wide, high = box
-    yield Area((box,), pale)
-    yield Frame(box, strong)
-    size = min(11.0, high - 3)
-    yield Words(
-        x + wide / 2, y + high / 2 + size * 0.36, SIGNS[kind], size=size, anchor="middle", bold=True, colour=strong
-    )
-
-
-def _flow(tokens: Tokens, shown: range, sheet: _Sheet) -> Iterator[tuple[int, bool, str, Box]]:
+def _flow(tokens: Tokens, shown: range, sheet: Sheet) -> Iterator[tuple[int, bool, str, Box]]:
     """Yield the tokens of a text in lines: whether it begins a character, what is seen of it, and its box."""
     wide = ADVANCE * TEXT_SIZE
     cells, y = 0, sheet.y
@@ -449,66 +423,3 @@ def _unbroken(tokens: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str
         run.append((position, own))
     if run:
         yield run
-
-
-class _Sheet:
-    """A picture that is being drawn, from the top down."""
-
-    def __init__(self, title: str) -> None:
-        self._title, self._shapes, self._notes = title, list[Shape](), list[str]()
-        wide = min(WIDEST_TITLE, max(LEAST_WIDTH, TITLE_ADVANCE * len(title)))
-        self.x, self.y = MARGIN + wide, MARGIN + TITLE + 14
-
-    def add(self, *shapes: Shape) -> None:
-        self._shapes.extend(shapes)
-
-    def take(self, right: float, bottom: float) -> None:
-        """Say how far to the right and down there is something now."""
-        self.x, self.y = max(self.x, right), max(self.y, bottom)
-
-    def note(self, text: str) -> None:
-        self._notes.append(" ".join(text.split()))
-
-    def legend(
-        self, high: float, what: str, marks: Sequence[int] = (), *, low: float = 0.0, colours: Sequence[str] = ramp()
-    ) -> None:
-        """Draw the scale of colours, and the marks that occur."""
-        x, y = MARGIN, self.y
-        self.add(Words(x, y + 10, f"{low:.3g}", size=10))
-        x += width_of(f"{low:.3g}", 10) + 6
-        steps = range(0, STEPS, 4)
-        self.add(*(Area(((x + 2 * place, y, 2.0, 12.0),), colours[step]) for place, step in enumerate(steps)))
-        self.add(Frame((x, y, 2.0 * len(steps), 12.0), HAIRLINE))
-        x += 2 * len(steps) + 6
-        self.add(Words(x, y + 10, f"{high:.3g} {what}", size=10))
-        x += width_of(f"{high:.3g} {what}", 10) + 18
-        for mark in marks:
-            box = x, y, 14.0, 12.0
-            self.add(Area((box,), MARKS[mark]), Frame(box, HAIRLINE), Words(x + 20, y + 10, MARK_WORDS[mark], size=10))
-            x += 20 + width_of(MARK_WORDS[mark], 10) + 14
-        self.take(x, y + 26)
-
-    def kinds(self, found: Counter[str]) -> None:
-        """Draw the kinds of heads that there are, and how many."""
-        x, y = MARGIN, self.y
-        for kind in (name for name in KINDS if found[name]):
-            words = f"{kind} {found[kind]}"
-            if x > MARGIN and x + 24 + width_of(words, 10) > self.x:
-                x, y = MARGIN, y + 20
-            self.add(*_head_of(kind, (x, y, 16.0, 14.0)), Words(x + 22, y + 11, words, size=10))
-            x += 22 + width_of(words, 10) + 14
-        self.take(self.x, y + 30)
-
-    def done(self, recording: Recording, exactness: str, left_out: str = "") -> Picture:
-        """Return the picture, with its title above and its notes below."""
-        for sentence in (left_out, exactness, gaps_in_words(recording.gaps)):
-            if sentence:
-                self.note(sentence[:1].upper() + sentence[1:] + ("" if sentence.endswith(".") else "."))
-        letters = int((self.x - MARGIN) / (NOTE * 0.56))
-        for note in self._notes:
-            for line in textwrap.wrap(printable(note), letters):
-                self.add(Words(MARGIN, self.y + NOTE, line, size=NOTE, colour=QUIET))
-                self.take(0, self.y + LINE)
-        title = textwrap.wrap(printable(self._title), int((self.x - MARGIN) / TITLE_ADVANCE))
-        self.add(Words(MARGIN, MARGIN + TITLE, title[0] + (" …" if len(title) > 1 else ""), size=TITLE, bold=True))
-        return Picture(self._title, tuple(self._notes), self.x + MARGIN, self.y + MARGIN, tuple(self._shapes))
