@@ -53,7 +53,7 @@ def shelf(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(shelf: Path) -> Iterator[Served]:
-    with served("--folder", shelf, "--model", shelf.parent / MODEL) as started:
+    with served("--folder", shelf, "--model", shelf.parent / MODEL, hold=shelf.parent / "hold") as started:
         yield started
 
 

@@ -26,6 +26,8 @@ MODEL = "model"
 CHROMIUM = shutil.which("chromium")
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
+HELD = Path(__file__).with_name("held.py")
+
 TALK, OTHER, THOUSANDS, LONG, BROKEN = "talk", "other words", "thousands", "long", "broken"
 TALK_TOKENS, OTHER_TOKENS, THOUSANDS_TOKENS, LONG_TOKENS = 734, 700, 2000, 32_768
 HOSTILE = "</script><img src=x onerror=window.hit=1>"
@@ -103,15 +105,32 @@ def cut_off(whole: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """`wherefrom explore` as people start it."""
+    """`wherefrom explore` as people start it.
+
+    Attributes:
+        process: that serves.
+        address: of its page, with an end of "/".
+        hold: the file for as long as which measuring stands still; None: it never does.
+    """
 
     process: subprocess.Popen[str]
     address: str
+    hold: Path | None = None
 
     def link(self, **chosen: object) -> str:
         """The address of a view."""
         page = chosen.pop("page", "")
         return f"{self.address}#/{page}?{urlencode(chosen)}"
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Let whatever is measured stand still at its next word of progress, until the end of the block."""
+        assert self.hold is not None
+        self.hold.touch()
+        try:
+            yield
+        finally:
+            self.hold.unlink()
 
     def own_memory(self) -> int:
         """Bytes of memory that the server holds; pages of mapped files are the system's, which takes them back."""
@@ -121,16 +140,17 @@ class Served:
 
 
 @contextmanager
-def served(*arguments: str | Path) -> Iterator[Served]:
-    """Serve until the end of the block."""
-    command = [sys.executable, "-m", "wherefrom", "explore", *map(str, arguments), "--port", "0", "--no-browser"]
+def served(*arguments: str | Path, hold: Path | None = None) -> Iterator[Served]:
+    """Serve until the end of the block; measuring stands still whenever there is a file `hold`."""
+    start = ["-m", "wherefrom"] if hold is None else [str(HELD), str(hold)]
+    command = [sys.executable, *start, "explore", *map(str, arguments), "--port", "0", "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         said = process.stdout.readline().split()
         if len(said) < 5:
             raise RuntimeError(process.stderr.read() if process.stderr else "it said nothing")
-        yield Served(process, said[4])
+        yield Served(process, said[4], hold)
     finally:
         process.terminate()
         process.communicate()
