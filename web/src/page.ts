@@ -1,8 +1,9 @@
 /** The page of a file that holds its answers: the same page, asking the file instead of a server. */
 import { mount } from "svelte";
 
+import { format } from "./state/address";
 import { type About, bytesOf, Held } from "./state/held";
-import { format, START } from "./state/selection";
+import { START } from "./state/selection";
 import "./views/page.css";
 import Page from "./views/Page.svelte";
 

@@ -3,12 +3,13 @@
 import { absentWords, type Offered, offeredBy, partnerOf } from "../lib/beside";
 import type { Share } from "../lib/split";
 import type { Call, Run } from "../wire/api";
+import { format, misread, parse } from "./address";
 import { Api } from "./api";
 import { Asked, asking } from "./asked.svelte";
 import { Beside } from "./beside.svelte";
 import { Colours } from "./colours.svelte";
 import type { Held } from "./held";
-import { changed, format, parse, START, type Selection } from "./selection";
+import { changed, START, type Selection } from "./selection";
 import { type Text, Texts } from "./text.svelte";
 
 /** What the heads, and what stands beside the text, have of the width. */
@@ -32,6 +33,8 @@ export class Explorer {
   /** The recording that this one is compared with. */
   readonly beside: Beside;
   readonly colours: Colours;
+  /** What of the address that was read last was not understood, as sentences, until they are put away. */
+  misread = $state.raw<readonly string[]>([]);
   /** The list was asked for: a single recording does not open by itself. */
   listed = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -48,7 +51,7 @@ export class Explorer {
   ) {
     this.texts = new Texts(api);
     this.known = place.location.hash;
-    this.selection = parse(this.known);
+    this.understand();
     this.colours = new Colours(place);
     place.addEventListener("hashchange", () => this.read());
     place.addEventListener("pagehide", () => this.write());
@@ -217,6 +220,11 @@ export class Explorer {
     clearTimeout(this.timer);
     this.timer = undefined;
     this.known = this.place.location.hash;
+    this.understand();
+  }
+
+  private understand(): void {
     this.selection = parse(this.known);
+    this.misread = misread(this.known);
   }
 }

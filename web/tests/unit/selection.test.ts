@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { BLOCKS, changed, COMPARED_LENSES, format, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, parse, SCALES, type Selection, SIDES, SORTINGS, START } from "../../src/state/selection";
+import { format, misread, parse } from "../../src/state/address";
+import { BLOCKS, changed, COMPARED_LENSES, GROUPS, kindsOf, LENSES, MODES, ONE_BY_ONE, PAGES, SCALES, type Selection, SIDES, SORTINGS, START } from "../../src/state/selection";
 import { windowOf } from "../../src/lib/window";
 import { KINDS } from "../../src/wire/api";
 import { type Dice, dice } from "./dice";
@@ -8,7 +9,7 @@ import { type Dice, dice } from "./dice";
 function any(roll: Dice): Selection {
   const one = <Word>(of: readonly Word[]): Word => of[roll(of.length)] as Word;
   const maybe = (below: number): number | null => (roll(3) ? roll(below) : null);
-  const keys = ["council-minutes", "a b & c=d?#", "</script><img src=x onerror=alert(1)>", "\u0645\u0631\u062d\u0628\u0627 \u4e2d\u6587 \u{1f389}", "%2F", "null", ""];
+  const keys = ["council-minutes", "a b & c=d?#", "</script><img src=x onerror=alert(1)>", "\u0645\u0631\u062d\u0628\u0627 \u4e2d\u6587 \u{1f389}", "%2F", "null"];
   const page = one(PAGES);
   return {
     page,
@@ -32,7 +33,7 @@ function any(roll: Dice): Selection {
     target: roll(3) ? one([" Mary", "\n", "a b & c=d?#", "\u4e2d", "</script>", "%2F", "null", "  "]) : null,
     sorting: one(SORTINGS),
     plot: one(SCALES),
-    rank: roll(3) ? null : one([...keys.filter((key) => key !== ""), "token before"]),
+    rank: roll(3) ? null : one([...keys, "token before"]),
     kinds: kindsOf(KINDS.filter(() => roll(4) === 0)),
   };
 }
@@ -47,6 +48,7 @@ describe("the address", () => {
       // And through a browser's own reading of it.
       expect(parse(new URL(address, "http://127.0.0.1/").hash)).toEqual(selection);
       expect(format(parse(address))).toBe(address);
+      expect(misread(address)).toEqual([]);
     }
   });
 
@@ -64,7 +66,29 @@ describe("the address", () => {
 
   it("holds kinds of heads in the order of their list, each once, and none that there is not", () => {
     expect(format({ ...START, rank: "entropy", kinds: ["sink", "local"] })).toBe("#/?rank=entropy&kinds=sink_local");
-    expect(parse("#/?kinds=local_colour_sink_local").kinds).toEqual(["sink", "local"]);
+    expect(parse("#/?kinds=local_sink_local").kinds).toEqual(["sink", "local"]);
+    expect(parse("#/?kinds=local_colour").kinds).toEqual([]);
+  });
+
+  it.each([
+    ["#/?lens=colour", "The address says lens=colour; expected was weight, moved, attribution or knockout: it is left out."],
+    ["#/?to=-1", "The address says to=-1; expected was a whole number: it is left out."],
+    ["#/?each=5", "The address says each=5; expected was 4, 8 or 16: it is left out."],
+    ["#/?every=no", "The address says every=no; expected was \u201cyes\u201d: it is left out."],
+    ["#/?window=1_2_999", "The address says window=1_2_999; expected was a row, a column and a zoom, such as 120_80_-2: it is left out."],
+    ["#/?kinds=local_colour", "The address says kinds=local_colour; expected was kinds of heads, such as sink_previous: it is left out."],
+    ["#/?layer=3", "The address says layer=3, a word that this page does not know: it is left out."],
+    ["#/nowhere?run=a", "The address names a page \u201cnowhere\u201d; expected was explore, lesson or compare: it opens the first of them."],
+    [`#/?lens=\u202e${"x".repeat(99)}`, `The address says lens=\ufffd${"x".repeat(30)}\u2026; expected was weight, moved, attribution or knockout: it is left out.`],
+  ])("tells what of %s it does not understand", (address, sentence) => expect(misread(address)).toEqual([sentence]));
+
+  it("tells a few of many words that it does not understand, and how many more", () => {
+    const five = [..."abcde"].map((word) => `${word}=1`).join("&");
+    expect(misread(`#/?${five}`)).toHaveLength(5);
+    expect(misread(`#/?${five}`).at(-1)).toBe("And 1 more of its words is left out.");
+    expect(misread(`#/?${five}&f=1`).at(-1)).toBe("And 2 more of its words are left out.");
+    expect(misread("")).toEqual([]);
+    expect(misread("#/?lens=weight&run=&for=")).toEqual([]);
   });
 
   it("compares by lenses that files answer", () => {
