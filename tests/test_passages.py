@@ -324,9 +324,9 @@ def test_a_text_that_occurs_once_marks_all_its_tokens(text: str, data: st.DataOb
 def test_time_is_linear(piece: str, by: str) -> None:
     text = piece * (60_000 // len(piece))
     tokens = cut(*(text[at : at + 20] for at in range(0, len(text), 20)))
-    began = time.perf_counter()
+    began = time.process_time()
     passages(tokens, by)
-    assert time.perf_counter() - began < 3  # a square one takes minutes
+    assert time.process_time() - began < 30  # a square one takes minutes, a linear one parts of a second
 
 
 # ---- marks

@@ -28,7 +28,7 @@ SEEN = """() => {
 
 def same(page: Page, expected: Any) -> None:
     """Wait until a page shows what another one did."""
-    for _ in range(100):
+    for _ in range(600):
         seen = page.evaluate(SEEN)
         if seen == expected:
             return

@@ -1,6 +1,6 @@
 """Somebody who looks at everything in no order, and what it costs: the page's memory and the server's, over time.
 
-`PYTHONPATH=tests python tests/browser/wander.py MINUTES` prints the series; the tests walk for seconds.
+`PYTHONPATH=tests python tests/browser/wander.py MINUTES` prints the series; the tests take some of its steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ RUNS = {TALK: 3, THOUSANDS: 3, LONG: 2}
 """Recordings, and layers of each."""
 KEYS = ("ArrowLeft", "ArrowRight", "Shift+ArrowLeft", "[", "]", "{", "}", "1", "2", "r", "g", "l", "n", "End", "Home")
 
+EVERY = 200
+"""Steps between two looks at the memory, some 15 seconds."""
 LINGERS_MS = 1500
 """How long a map may stay that is shown no more: its timers end first."""
 
@@ -73,12 +75,6 @@ class Wanderer:
         draw = self._draw
         (self._open if draw.random() < 0.04 else draw.choice(doing))()
         self.steps += 1
-
-    def walk(self, seconds: float) -> None:
-        """Take steps for some time."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.step()
 
     def begin(self) -> None:
         """Look at what every walk begins with."""
@@ -145,13 +141,13 @@ class Wanderer:
         self._page.goto(self._server.link(run=run, call=self._draw.randrange(RUNS[run]), head=self._draw.randrange(2)))
 
 
-def series(page: Page, server: Served, seconds: float, every: float, seed: int = 7) -> Iterator[Held]:
-    """Walk, and yield what is held from time to time."""
+def series(page: Page, server: Served, every: int, seed: int = 7) -> Iterator[Held]:
+    """Walk without end, and yield what is held after each so many steps."""
     wanderer = Wanderer(page, server, seed)
     wanderer.begin()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        wanderer.walk(every)
+    while True:
+        for _ in range(every):
+            wanderer.step()
         yield wanderer.held()
 
 
@@ -166,8 +162,10 @@ def main(minutes: float) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
         page.on("pageerror", lambda error: print(f"page error: {error}", flush=True))
         page.on("console", lambda said: said.type == "error" and print(f"console: {said.text}", flush=True))
-        for held in series(page, server, 60 * minutes, min(20.0, 10 * minutes)):
+        for held in series(page, server, every=EVERY):
             print(held, flush=True)
+            if held.seconds > 60 * minutes:
+                break
 
 
 if __name__ == "__main__":
