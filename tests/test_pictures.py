@@ -206,6 +206,39 @@ def test_a_text_glows_by_what_is_read(recording: Recording) -> None:
     assert 'Which sources does position 5 ("c") read?' in said
 
 
+def test_a_text_glows_by_what_moved(recording: Recording) -> None:
+    """Added up over heads, by the vectors themselves: a W_O v, whose length `lengths_of` finds without making them."""
+    with pytest.raises(InputError, match="moved: expected a recording that keeps the layers' output projections"):
+        figure_of_text(recording, 5, lens="moved")
+    with pytest.raises(InputError, match="the lens: expected weight or moved, got 'knockout'"):
+        figure_of_text(recording, 5, lens="knockout")
+    rng = np.random.default_rng(11)
+    calls = []
+    for call in recording.calls:
+        output = rng.normal(size=(len(call.head_numbers), 10, call.v.shape[-1])).astype(np.float32)
+        calls.append(replace(call, output=output))
+    recording = replace(recording, calls=tuple(calls))
+    expected = np.zeros(7)
+    for call in calls:
+        for place, head in enumerate(call.head_numbers):
+            weights = wherefrom.weights(recording, layer=call.layer, head=head, destinations=range(5, 6)).values[0]
+            vectors = call.v[call.key_heads[place]] @ call.output[place].T
+            expected += weights.filled(0.0) * np.linalg.norm(vectors, axis=1)
+    drawn = figure_of_text(recording, 5, lens="moved")
+    tokens = [shape for shape in drawn.shapes if isinstance(shape, Words) and shape.font == picture.MONO]
+    for position, shape in enumerate(tokens[:6]):
+        step = int(expected[position] / max(expected) * 255 + 0.5)
+        assert colour_at(drawn, shape.x + 1, shape.y - 5) == ramp(BEHIND_TEXT, "moved")[step]
+    said = " ".join(drawn.notes)
+    largest = f"linear, 0 to {max(expected):.3g}, the largest here"
+    assert f"what it moves, the length |a W_O v|, {largest}" in said
+    assert 'How much does each source move to position 5 ("c")? sum over 12 heads (2 layers x 6)' in said
+    assert drawn.title == 'What moves to position 5, "c"'
+    assert "moved, length" in " ".join(words(drawn))
+    one = " ".join(figure_of_text(recording, 5, layer=0, head=0, lens="moved").notes)
+    assert 'How much does each source move to position 5 ("c")? layer 0, head 0' in one
+
+
 def test_lines_of_a_text_are_broken_at_blanks(recording: Recording) -> None:
     words_of = ["It", " ra", "ined", ",", " and", " the", " lan", "tern", "-", "ma", "kers", " slept", ".", "\n", "So"]
     long = recording_of(random_call(MASKS["causal"], length=15 * 12), letters="abc" * 60)

@@ -23,7 +23,7 @@ ENDINGS = (".svg", ".png")
 OPTIONS = {
     "map": {"layer", "head", "kind", "part", "repeat", "of", "scale"},
     "heads": {"by", "part", "repeat"},
-    "text": {"destination", "layer", "head", "kind", "part", "repeat", "scale"},
+    "text": {"destination", "layer", "head", "kind", "part", "repeat", "lens", "scale"},
 }
 """What says which figure; an option of another is refused, not passed over."""
 
@@ -47,6 +47,12 @@ def figure(
     of: Annotated[
         Literal["largest", "mean"] | None,
         typer.Option(help="Of the map of a long text: which weight of a block; the largest unless given."),
+    ] = None,
+    lens: Annotated[
+        Literal["weight", "moved"] | None,
+        typer.Option(
+            help="Of a text: what colours its tokens, how values were mixed or what moved; weight unless given."
+        ),
     ] = None,
     scale: Annotated[
         Literal["linear", "log"] | None,
@@ -73,12 +79,13 @@ def figure(
       wherefrom figure heads italy.wherefrom heads.svg
       wherefrom figure heads italy.wherefrom entropy.png --by entropy
       wherefrom figure text italy.wherefrom text.svg --destination 18 --layer 17
+      wherefrom figure text italy.wherefrom moved.svg --lens moved
     """
     given = {
         name: value
         for name, value in {
             "layer": layer, "head": head, "destination": destination, "by": by, "of": of,
-            "scale": scale, "kind": kind, "part": part, "repeat": repeat,
+            "lens": lens, "scale": scale, "kind": kind, "part": part, "repeat": repeat,
         }.items()
         if value is not None
     }  # fmt: skip

@@ -7,13 +7,14 @@ that no vector of the model's width is made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wherefrom.errors import InputError
-from wherefrom.questions.exact import Masked
+from wherefrom.questions.exact import Masked, row_of_weights
 from wherefrom.recording import Call
 from wherefrom.recording.call import call_named
 
@@ -53,3 +54,23 @@ def lengths_of(call: Call, head: int) -> Floats:
 def moved(weights: Masked, lengths: Floats) -> Masked:
     """Return what is moved [..., S]: weights times the lengths of the sources' values; masked where there is no row."""
     return np.ma.MaskedArray(weights.filled(0.0) * lengths, mask=np.ma.getmaskarray(weights))
+
+
+def moved_in_all(calls: Iterable[tuple[Call, Sequence[int]]], destination: int) -> Floats:
+    """Return what a destination is moved of every source, added up over heads, float64 [S].
+
+    A head in which it may read nothing adds nothing.
+
+    Args:
+        calls: calls over the same positions, each with the numbers of some of its heads.
+        destination: that reads.
+
+    Raises:
+        InputError: as `lengths_of`; the recording does not keep the destination.
+    """
+    total: Floats = np.zeros(())
+    for call, heads in calls:
+        weights = row_of_weights(call, destination)
+        for head in heads:
+            total = total + moved(weights[call.place_of_head(head)], lengths_of(call, head)).filled(0.0)
+    return total

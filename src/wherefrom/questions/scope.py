@@ -115,13 +115,18 @@ class Scope:
         """Whether a layer is in scope."""
         return self.layers is None or layer in self.layers
 
-    def describe(self, recording: Recording) -> str:
-        """Return the scope in words, such as "mean over 270 heads (30 layers x 9)" or "layer 3, head 1"."""
+    def describe(self, recording: Recording, how: str = "mean") -> str:
+        """Return the scope in words, such as "mean over 270 heads (30 layers x 9)" or "layer 3, head 1".
+
+        Args:
+            recording: that is asked.
+            how: heads are taken together, "mean" or "sum".
+        """
         of, pairs = self.of(recording.model), list(self.calls(recording))
         calls, total = [call for call, _ in pairs], sum(len(heads) for _, heads in pairs)
         held = sorted({call.layer for call in calls})
         if self._missing(recording, calls):
-            return f"mean over the {_counted(total, 'head')}{of} that the recording keeps of those asked for"
+            return f"{how} over the {_counted(total, 'head')}{of} that the recording keeps of those asked for"
         executions, times = self._executions(recording, calls), _times(calls)
         if times > 1:
             total, executions = total // times, f", run {times} times{' each' * (total > times)}"
@@ -131,13 +136,13 @@ class Scope:
         if self.layers is None and self.heads is None:
             layers = _counted(len(held), "layer")
             each = f" x {sizes.pop()}" if len(sizes) == 1 and len(held) * times == len(calls) else ""
-            return f"mean over {total} heads{of} ({layers}{each}){executions}"
+            return f"{how} over {total} heads{of} ({layers}{each}){executions}"
         in_heads = f"the {total} heads" if self.heads is None else _listed("head", self.heads)
         if self.layers is not None:
             in_layers = _listed("layer", self.layers)
         else:
             in_layers = f"each of the {len(held)} layers" if len(held) > 1 else f"layer {held[0]}"
-        return f"mean over {in_heads} of {in_layers}{of}{executions}"
+        return f"{how} over {in_heads} of {in_layers}{of}{executions}"
 
     def of(self, model: ModelFacts) -> str:
         """Return which attention it is, in words behind a layer or a head; none for that of the part that predicts."""

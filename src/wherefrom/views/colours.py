@@ -10,8 +10,8 @@ from functools import cache
 
 STEPS = 256
 GROUND_HUE = 260.0
-WEIGHT = (0.15, 253.0)
-"""Chroma and hue of the lens."""
+LENSES = {"weight": (0.15, 253.0), "moved": (0.11, 190.0)}
+"""Chroma and hue of each lens."""
 KINDS = {
     "sink": (0.0, 260.0),
     "previous": (0.15, 55.0),
@@ -28,9 +28,9 @@ INK, QUIET, HAIRLINE, GROUND = "#1c2127", "#5a626b", "#c9ced4", "#ffffff"
 
 
 @cache
-def ramp(lightness: tuple[float, float] = PICTURE) -> tuple[str, ...]:
-    """Return the 256 colours of the weight, from nothing to the most."""
-    chroma, hue = WEIGHT
+def ramp(lightness: tuple[float, float] = PICTURE, lens: str = "weight") -> tuple[str, ...]:
+    """Return the 256 colours of a lens, from nothing to the most."""
+    chroma, hue = LENSES[lens]
     low, high = lightness
     shares = [step / (STEPS - 1) for step in range(STEPS)]
     return tuple(

@@ -24,6 +24,7 @@ from wherefrom.questions.exact import permitted_pairs
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import EMPTY, WEIGHTS, HeadMap, Tile
+from wherefrom.questions.moved import moved_in_all
 from wherefrom.readable import LEFT_TO_RIGHT_MARK, readable
 from wherefrom.recording import Call, Recording, check_recording
 from wherefrom.spans import Tokens
@@ -52,6 +53,33 @@ SCALES = ("linear", "log")
 DECADES = 4
 """Powers of ten below its top that a logarithmic scale shows, as the explorer's does."""
 DIRECTION = "A row is the token that reads, a column the token it reads from."
+
+
+@dataclass(frozen=True)
+class _Lens:
+    """By what a text's sources are coloured, in words.
+
+    Attributes:
+        title: of the figure; the reading token goes in.
+        unit: below the colours.
+        meaning: what a source's colour is.
+        whole: what all sources have together.
+    """
+
+    title: str
+    unit: str
+    meaning: str
+    whole: str
+
+
+LENSES = {
+    "weight": _Lens(
+        "What position {}, {}, reads", "weight", "its weight, the share of the destination's row", "the weight"
+    ),
+    "moved": _Lens(
+        "What moves to position {}, {}", "moved, length", "what it moves, the length |a W_O v|", "what they move"
+    ),
+}
 
 
 def figure_of_map(
@@ -217,9 +245,13 @@ def figure_of_text(
     kind: str = "self",
     part: str | None = None,
     repeat: int | None = None,
+    lens: str = "weight",
     scale: str = "linear",
 ) -> Picture:
     """Return a text as a picture, each token on a ground as strong as what one position reads of it.
+
+    By weight it is the mean over heads; what is moved, the length of the a W_O v that each adds to the residual stream,
+    is added up over them.
 
     Args:
         recording: of any model.
@@ -229,33 +261,38 @@ def figure_of_text(
         kind: "self" or "cross".
         part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
         repeat: which execution of each layer's module.
+        lens: "weight", or "moved" of a recording that keeps the layers' output projections.
         scale: of the colours, "linear" or "log".
 
     Raises:
-        InputError: as `wherefrom.sources`; another `scale`.
+        InputError: as `wherefrom.sources`; another `lens` or `scale`; what was moved is not known.
     """
+    if lens not in LENSES:
+        raise InputError("the lens", expected=" or ".join(LENSES), given=f"{lens!r}", way_out="Choose one.")
+    by = LENSES[lens]
     scope = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
     answer = sources(recording, destination, top=sys.maxsize, **scope)  # type: ignore[arg-type]
-    chosen = list(checked_scope(recording, **scope).calls(recording))  # type: ignore[arg-type]
+    heads_asked = checked_scope(recording, **scope)  # type: ignore[arg-type]
+    chosen = list(heads_asked.calls(recording))
     first = chosen[0][0]
     readers, tokens = recording.texts_of(first)
     last = min(recording.last_position(first.part), first.destinations - 1)
     at = last if destination is None else check_index("position", destination, len(readers))
-    weights = np.zeros(len(tokens))
-    for row in answer:
-        weights[_whole(row["source"])] = row["weight"]
+    values = moved_in_all(chosen, at) if lens == "moved" else np.zeros(len(tokens))
+    for row in answer if lens == "weight" else ():
+        values[_whole(row["source"])] = row["weight"]
     allowed = np.any([_may_read(call, head, at) for call, its_heads in chosen for head in its_heads], axis=0)
     own = kind == "self"
     stop = min(len(tokens), max(MOST_TOKENS, at + 1)) if own else min(len(tokens), MOST_TOKENS)
     shown = range(max(0, stop - MOST_TOKENS), stop)
-    drawn = weights[shown.start : shown.stop]
-    colours = _Scale.to(float(drawn.max(initial=0.0)), scale)
-    steps = colours.shares(weights)
-    sheet = Sheet(f"What position {at}, {shortened(readers[at].label)}, reads")
+    drawn = values[shown.start : shown.stop]
+    behind, colours = ramp(BEHIND_TEXT, lens), _Scale.to(float(drawn.max(initial=0.0)), scale)
+    steps = colours.shares(values)
+    sheet = Sheet(by.title.format(at, shortened(readers[at].label)))
     pieces = 0
     for position, whole, piece, box in _flow(tokens, shown, sheet):
-        if weights[position] > 0:
-            sheet.add(Area((box,), ramp(BEHIND_TEXT)[step_of(float(steps[position]))]))
+        if values[position] > 0:
+            sheet.add(Area((box,), behind[step_of(float(steps[position]))]))
         x, y, wide, high = box
         cells, colour, reads = cells_of(piece), INK if allowed[position] else QUIET, own and position == at
         sheet.add(Words(x, y + 15.5, piece, TEXT_SIZE, colour, font=MONO, bold=reads, cells=cells))
@@ -265,18 +302,19 @@ def figure_of_text(
             sheet.add(Frame(box, QUIET, 0.6))
             pieces += 1
     sheet.take(sheet.x, sheet.y + 8)
-    sheet.legend(colours.high, colours.unit("weight"), low=colours.low, colours=ramp(BEHIND_TEXT))
-    sheet.note(answer.question)
+    sheet.legend(colours.high, colours.unit(by.unit), low=colours.low, colours=behind)
+    moving = f'How much does each source move to position {at} ("{readers[at].label}")?'
+    sheet.note(answer.question if lens == "weight" else f"{moving} {heads_asked.describe(recording, 'sum')}")
     sheet.note(
-        f"Colour behind a source: its weight, the share of the destination's row, {colours.said(drawn, 'source')}. "
+        f"Colour behind a source: {by.meaning}, {colours.said(drawn, 'source')}. "
         f"{'Framed: the position that reads. ' if own else ''}"
         f"{'Boxed: a later piece of the character before, or a mark without characters. ' if pieces else ''}"
         f"{'Grey: it may not read this.' if not allowed[shown.start : shown.stop].all() else ''}"
     )
     if len(shown) < len(tokens):
-        beside = 1.0 - float(weights[shown.start : shown.stop].sum()) / (float(weights.sum()) or 1.0)
+        beside = 1.0 - float(drawn.sum()) / (float(values.sum()) or 1.0)
         sheet.note(
-            f"Not shown: {_others(shown, len(tokens))} of {len(tokens):,} tokens, with {beside:.3g} of the weight."
+            f"Not shown: {_others(shown, len(tokens))} of {len(tokens):,} tokens, with {beside:.3g} of {by.whole}."
         )
         return sheet.done(recording, answer.exactness, answer.left_out.removeprefix(NOTHING_LEFT).strip())
     return sheet.done(recording, answer.exactness, answer.left_out)
