@@ -26,7 +26,8 @@ from wherefrom.readable import readable
 from wherefrom.recording import Recording
 from wherefrom.views import picture
 from wherefrom.views.colours import BEHIND_TEXT, QUIET, kind_colours, oklch, ramp
-from wherefrom.views.figures import figure_of_heads, figure_of_map, figure_of_text
+from wherefrom.views.figures import figure_of_heads, figure_of_map
+from wherefrom.views.glowing import figure_of_text
 from wherefrom.views.picture import Area, Frame, Picture, Words
 from wherefrom.views.sheet import SIGNS
 
@@ -257,7 +258,7 @@ def test_lines_of_a_text_are_broken_at_blanks(recording: Recording) -> None:
 
 
 def test_of_a_very_long_text_it_says_what_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wherefrom.views.figures.MOST_TOKENS", 40)
+    monkeypatch.setattr("wherefrom.views.glowing.MOST_TOKENS", 40)
     long = recording_of(random_call(MASKS["causal"], length=60), letters="ab" * 30)
     drawn = figure_of_text(long, 50)
     row = next(iter(wherefrom.weights(long, layer=0, head=0, destinations=range(50, 51)).values))

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from wherefrom.training.settings import Settings
     from wherefrom.training.text import Corpus
     from wherefrom.training.watch import Watch
-    from wherefrom.views.figures import figure_of_heads, figure_of_map, figure_of_text
+    from wherefrom.views.figures import figure_of_heads, figure_of_map
+    from wherefrom.views.glowing import figure_of_text
     from wherefrom.views.picture import Picture
 
 __version__ = "0.1.0"
@@ -113,7 +114,8 @@ _HOMES = {
     "wherefrom.training.settings": ("Settings",),
     "wherefrom.training.text": ("Corpus",),
     "wherefrom.training.watch": ("Watch",),
-    "wherefrom.views.figures": ("figure_of_heads", "figure_of_map", "figure_of_text"),
+    "wherefrom.views.figures": ("figure_of_heads", "figure_of_map"),
+    "wherefrom.views.glowing": ("figure_of_text",),
     "wherefrom.views.picture": ("Picture",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""Figures for a paper (floor 6): a head's map, all heads at a glance, and a text with what a position reads.
+"""Figures for a paper (floor 6): a head's map, and all heads at a glance.
 
 Each is drawn from what the terminal and the explorer show: the answers of `wherefrom.heads` and `wherefrom.sources`,
 and the tiles of a head's map. What the colours mean, their range and unit, and what is not shown, stands below it.
@@ -6,33 +6,28 @@ and the tiles of a head's map. What the colours mean, their range and unit, and 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wherefrom.checks import check_index
 from wherefrom.errors import InputError
-from wherefrom.questions import heads, sources
+from wherefrom.questions import heads
 from wherefrom.questions.answer import Column
-from wherefrom.questions.asked import NOTHING_LEFT, checked_scope, sink_share
-from wherefrom.questions.exact import permitted_pairs
+from wherefrom.questions.asked import sink_share
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
 from wherefrom.questions.maps import EMPTY, WEIGHTS, HeadMap, Tile
-from wherefrom.questions.moved import moved_in_all
-from wherefrom.readable import LEFT_TO_RIGHT_MARK, readable
-from wherefrom.recording import Call, Recording, check_recording
+from wherefrom.recording import Recording, check_recording
 from wherefrom.spans import Tokens
 from wherefrom.views import picture
-from wherefrom.views.cells import count, fitted, own_texts, shortened
-from wherefrom.views.colours import BEHIND_TEXT, HAIRLINE, INK, QUIET, STEPS, ramp, step_of
-from wherefrom.views.picture import ADVANCE, MONO, Area, Box, Frame, Picture, Words, cells_of, width_of
-from wherefrom.views.sheet import MARGIN, MARKS, Sheet, head_of
+from wherefrom.views.cells import count, fitted
+from wherefrom.views.colours import HAIRLINE, QUIET, STEPS, ramp, step_of
+from wherefrom.views.picture import Area, Box, Frame, Picture, Words, width_of
+from wherefrom.views.scale import Scale
+from wherefrom.views.sheet import MARGIN, MARKS, Sheet, alone, head_of
 
 Place: TypeAlias = tuple[int, int]
 """A layer and a head."""
@@ -46,40 +41,7 @@ WHAT_A_KIND_IS = (
     "itself; else half of it on the first token (sink); else local, at most eight tokens back, or broad. Induction and "
     "duplicate are about repeated tokens, five at least. It does not say what the head is for."
 )
-TEXT_CELLS, TEXT_SIZE, TEXT_LINE = 84, 14.0, 25.0
-MOST_TOKENS = 1200
-"""Of a longer text the part before the destination is shown."""
-SCALES = ("linear", "log")
-DECADES = 4
-"""Powers of ten below its top that a logarithmic scale shows, as the explorer's does."""
 DIRECTION = "A row is the token that reads, a column the token it reads from."
-
-
-@dataclass(frozen=True)
-class _Lens:
-    """By what a text's sources are coloured, in words.
-
-    Attributes:
-        title: of the figure; the reading token goes in.
-        unit: below the colours.
-        meaning: what a source's colour is.
-        whole: what all sources have together.
-    """
-
-    title: str
-    unit: str
-    meaning: str
-    whole: str
-
-
-LENSES = {
-    "weight": _Lens(
-        "What position {}, {}, reads", "weight", "its weight, the share of the destination's row", "the weight"
-    ),
-    "moved": _Lens(
-        "What moves to position {}, {}", "moved, length", "what it moves, the length |a W_O v|", "what they move"
-    ),
-}
 
 
 def figure_of_map(
@@ -117,7 +79,7 @@ def figure_of_map(
     sinks = call.sinks is not None and tile.block == 1 and call.all_rows
     shares = np.asarray(sink_share(call, head, range(call.destinations) if sinks else range(0)), np.float32)
     drawn = values[tile.marks == WEIGHTS]
-    colours = _Scale.to(max(float(drawn.max(initial=0.0)), float(shares.max(initial=0.0))), scale)
+    colours = Scale.to(max(float(drawn.max(initial=0.0)), float(shares.max(initial=0.0))), scale)
     rows, columns = values.shape
     cell = max(2.0, min(LARGEST_CELL, MAP_SIDE // max(rows, columns)))
     named = tile.block == 1 and cell >= NAMED_FROM
@@ -236,146 +198,6 @@ def _coloured(sheet: Sheet, boxes: dict[Place, Box], values: dict[Place, Any], c
         sheet.note(f"Dots: {count(len(values) - len(known), 'head')} without one.")
 
 
-def figure_of_text(
-    recording: Recording,
-    destination: int | None = None,
-    *,
-    layer: int | None = None,
-    head: int | None = None,
-    kind: str = "self",
-    part: str | None = None,
-    repeat: int | None = None,
-    lens: str = "weight",
-    scale: str = "linear",
-) -> Picture:
-    """Return a text as a picture, each token on a ground as strong as what one position reads of it.
-
-    By weight it is the mean over heads; what is moved, the length of the a W_O v that each adds to the residual stream,
-    is added up over them.
-
-    Args:
-        recording: of any model.
-        destination: the position that reads; the last of the text unless given.
-        layer: one layer only; all unless given.
-        head: one head of each layer only; all unless given.
-        kind: "self" or "cross".
-        part: "decoder", "encoder" or another tower's name; the part that predicts unless given.
-        repeat: which execution of each layer's module.
-        lens: "weight", or "moved" of a recording that keeps the layers' output projections.
-        scale: of the colours, "linear" or "log".
-
-    Raises:
-        InputError: as `wherefrom.sources`; another `lens` or `scale`; what was moved is not known.
-    """
-    if lens not in LENSES:
-        raise InputError("the lens", expected=" or ".join(LENSES), given=f"{lens!r}", way_out="Choose one.")
-    by = LENSES[lens]
-    scope = {"layer": layer, "head": head, "kind": kind, "part": part, "repeat": repeat}
-    answer = sources(recording, destination, top=sys.maxsize, **scope)  # type: ignore[arg-type]
-    heads_asked = checked_scope(recording, **scope)  # type: ignore[arg-type]
-    chosen = list(heads_asked.calls(recording))
-    first = chosen[0][0]
-    readers, tokens = recording.texts_of(first)
-    last = min(recording.last_position(first.part), first.destinations - 1)
-    at = last if destination is None else check_index("position", destination, len(readers))
-    values = moved_in_all(chosen, at) if lens == "moved" else np.zeros(len(tokens))
-    for row in answer if lens == "weight" else ():
-        values[_whole(row["source"])] = row["weight"]
-    allowed = np.any([_may_read(call, head, at) for call, its_heads in chosen for head in its_heads], axis=0)
-    own = kind == "self"
-    stop = min(len(tokens), max(MOST_TOKENS, at + 1)) if own else min(len(tokens), MOST_TOKENS)
-    shown = range(max(0, stop - MOST_TOKENS), stop)
-    drawn = values[shown.start : shown.stop]
-    behind, colours = ramp(BEHIND_TEXT, lens), _Scale.to(float(drawn.max(initial=0.0)), scale)
-    steps = colours.shares(values)
-    sheet = Sheet(by.title.format(at, shortened(readers[at].label)))
-    pieces = 0
-    for position, whole, piece, box in _flow(tokens, shown, sheet):
-        if values[position] > 0:
-            sheet.add(Area((box,), behind[step_of(float(steps[position]))]))
-        x, y, wide, high = box
-        cells, colour, reads = cells_of(piece), INK if allowed[position] else QUIET, own and position == at
-        sheet.add(Words(x, y + 15.5, piece, TEXT_SIZE, colour, font=MONO, bold=reads, cells=cells))
-        if reads:
-            sheet.add(Frame((x - 1, y, wide + 2, high), INK, 1.6))
-        elif not whole:
-            sheet.add(Frame(box, QUIET, 0.6))
-            pieces += 1
-    sheet.take(sheet.x, sheet.y + 8)
-    sheet.legend(colours.high, colours.unit(by.unit), low=colours.low, colours=behind)
-    moving = f'How much does each source move to position {at} ("{readers[at].label}")?'
-    sheet.note(answer.question if lens == "weight" else f"{moving} {heads_asked.describe(recording, 'sum')}")
-    sheet.note(
-        f"Colour behind a source: {by.meaning}, {colours.said(drawn, 'source')}. "
-        f"{'Framed: the position that reads. ' if own else ''}"
-        f"{'Boxed: a later piece of the character before, or a mark without characters. ' if pieces else ''}"
-        f"{'Grey: it may not read this.' if not allowed[shown.start : shown.stop].all() else ''}"
-    )
-    if len(shown) < len(tokens):
-        beside = 1.0 - float(drawn.sum()) / (float(values.sum()) or 1.0)
-        sheet.note(
-            f"Not shown: {_others(shown, len(tokens))} of {len(tokens):,} tokens, with {beside:.3g} of {by.whole}."
-        )
-        return sheet.done(recording, answer.exactness, answer.left_out.removeprefix(NOTHING_LEFT).strip())
-    return sheet.done(recording, answer.exactness, answer.left_out)
-
-
-def _others(shown: range, length: int) -> str:
-    """Return which positions of a text are not among those shown, in words."""
-    parts = [f"the first {shown.start:,}"] if shown.start else []
-    parts += [f"the last {length - shown.stop:,}"] if shown.stop < length else []
-    return " and ".join(parts)
-
-
-def _may_read(call: Call, head: int, at: int) -> NDArray[np.bool_]:
-    """Return which sources [S] a destination may read."""
-    permitted: NDArray[np.bool_] = permitted_pairs(call, head, range(at, at + 1), range(call.sources))[0]
-    return permitted
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """From values to shares of a ramp of colours.
-
-    Attributes:
-        low: what is drawn as the least: 0 of a linear scale.
-        high: what is drawn as the most.
-        known: whether there is a value above 0.
-    """
-
-    low: float
-    high: float
-    known: bool
-
-    @classmethod
-    def to(cls, most: float, kind: str) -> _Scale:
-        """Return a scale up to a value; a logarithmic one shows some powers of ten below it."""
-        if kind not in SCALES:
-            raise InputError("the scale", expected=" or ".join(SCALES), given=f"{kind!r}", way_out="Choose one.")
-        high = most if most > 0 else 1.0
-        return cls(high / 10**DECADES if kind == "log" else 0.0, high, most > 0)
-
-    def shares(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return what share of the ramp each value has; of what is no number, 0."""
-        found: NDArray[np.float64] = np.nan_to_num(values).astype(np.float64) / self.high
-        if self.low > 0:
-            found = 1 + np.log10(np.maximum(found, 10.0**-DECADES)) / DECADES
-        return found
-
-    def unit(self, what: str) -> str:
-        """Return what a legend says of it."""
-        return f"{what}, log scale" if self.low else what
-
-    def said(self, values: NDArray[Any], one: str) -> str:
-        """Return what it is in words, and how many of the values it does not tell apart."""
-        largest = f"{self.high:.3g}, {'the largest here' if self.known else 'though all are 0'}"
-        if self.low == 0.0:
-            return f"linear, 0 to {largest}; nothing is clipped"
-        under = int(((values > 0) & (values < self.low)).sum())
-        below = f"{count(under, one)} with less, above 0, {'is' if under == 1 else 'are'} drawn as the least"
-        return f"logarithmic, {self.low:.3g} to {largest}; {below if under else 'nothing is clipped'}"
-
-
 def _called(recording: Recording, layer: int, kind: str, part: str, repeat: int) -> str:
     """Return whose attention it is, in words."""
     other = "" if kind == "self" and part == recording.model.part else f" ({part}, {kind}-attention)"
@@ -398,12 +220,7 @@ def _cells(
 
 
 def _name(tokens: Tokens, position: int) -> str:
-    return fitted(_alone(tokens[position].label), NAME_CELLS, pad=False)
-
-
-def _alone(label: str) -> str:
-    """Return a label without the mark that keeps the rest of its line in order: here it has none."""
-    return label.replace(LEFT_TO_RIGHT_MARK, "")
+    return fitted(alone(tokens[position].label), NAME_CELLS, pad=False)
 
 
 def _name_room(tokens: Tokens) -> float:
@@ -428,36 +245,3 @@ def _ticks(tile: Tile, right: float, left: float, top: float, cell: float) -> It
         yield Words(right, top + position * each + 4, f"{position:,}", size=9, anchor="end", colour=QUIET)
     for position in tile.sources[::step]:
         yield Words(left + position * each, top - 6, f"{position:,}", size=9, anchor="middle", colour=QUIET)
-
-
-def _flow(tokens: Tokens, shown: range, sheet: Sheet) -> Iterator[tuple[int, bool, str, Box]]:
-    """Yield the tokens of a text in lines: whether it begins a character, what is seen of it, and its box."""
-    wide = ADVANCE * TEXT_SIZE
-    cells, y = 0, sheet.y
-    for run in _unbroken(zip(shown, own_texts(tokens, shown.start), strict=False)):
-        pieces = [_alone(readable(own) if own else tokens[position].label) for position, own in run]
-        room = sum(map(cells_of, pieces))
-        if cells and TEXT_CELLS - cells < room <= TEXT_CELLS:
-            cells, y = 0, y + TEXT_LINE
-        for (position, own), piece in zip(run, pieces, strict=True):
-            size = cells_of(piece)
-            if cells and cells + size > TEXT_CELLS:
-                cells, y = 0, y + TEXT_LINE
-            box = MARGIN + cells * wide, y, size * wide, TEXT_LINE - 4
-            cells += size
-            sheet.take(box[0] + box[2], y + TEXT_LINE)
-            yield position, bool(own), piece, box
-            if "\n" in own:
-                cells, y = 0, y + TEXT_LINE
-
-
-def _unbroken(tokens: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Yield runs of tokens between which a line may be broken: at blanks."""
-    run: list[tuple[int, str]] = []
-    for position, own in tokens:
-        if run and (own[:1].isspace() or run[-1][1][-1:].isspace()):
-            yield run
-            run = []
-        run.append((position, own))
-    if run:
-        yield run

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wherefrom.questions.maps import EMPTY, NOT_PERMITTED, NOT_RECORDED
-from wherefrom.readable import printable
+from wherefrom.readable import LEFT_TO_RIGHT_MARK, printable
 from wherefrom.recording import Recording, gaps_in_words
 from wherefrom.views import picture
 from wherefrom.views.colours import HAIRLINE, KINDS, QUIET, STEPS, kind_colours, ramp
@@ -109,3 +109,8 @@ def head_of(kind: str, box: Box) -> Iterator[Shape]:
     yield Words(
         x + wide / 2, y + high / 2 + size * 0.36, SIGNS[kind], size=size, anchor="middle", bold=True, colour=strong
     )
+
+
+def alone(label: str) -> str:
+    """Return a label without the mark that keeps the rest of its line in order: here it has none."""
+    return label.replace(LEFT_TO_RIGHT_MARK, "")
