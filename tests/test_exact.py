@@ -121,7 +121,7 @@ def test_a_large_window_is_that_of_its_small_pieces(mask, also):
     [
         (
             lambda call: call.place_of_head(2),
-            "the head: expected one of those that the recording keeps of layer 0, 1, 4",
+            "the head: expected one of those that the recording keeps of layer 0 (1, 4)",
         ),
         (lambda call: call.place_of_head(6), "the head: expected a whole number from 0 to 5, got 6"),
         (lambda call: row_of_weights(call, 4), "the destination: expected one of those that the recording keeps"),
@@ -156,8 +156,8 @@ def test_answers_of_a_part_say_so():
     [
         (lambda r: sources(r, 6, layer=1), "the layer: expected one of 0, 3, got 1."),
         (lambda r: weights(r, layer=2, head=0), "the layer: expected one of 0, 3, got 2."),
-        (lambda r: sources(r, 6, head=0), "the head: expected one of those that the recording keeps of layer 3, 1, 4"),
-        (lambda r: sources(r, 2), "the destination: expected one of those that the recording keeps of layer 3, 0, 6"),
+        (lambda r: sources(r, 6, head=0), "the head: expected one of those that the recording keeps of layer 3 (1, 4)"),
+        (lambda r: sources(r, 2), "the destination: expected one of those that the recording keeps of layer 3 (0, 6)"),
         (lambda r: readers(r, 2), "the recording: expected every destination, since the question is about all of them"),
         (
             lambda r: weights(r, layer=3, head=1),

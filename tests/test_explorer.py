@@ -326,7 +326,10 @@ def test_other_characters_that_show_nothing_can_be_looked_for(query: str) -> Non
         ("/api/find?run=hand&query=%20", "what is looked for: expected some text"),
         ("/api/find?run=hand&query=%C2%85%E3%80%80", "what is looked for: expected some text"),
         ("/api/units?run=hand&by=verse", "word"),
-        (f"/api/find?run=hand&query={'x' * 1001}", '"query" in the address: expected at most 1,000 characters'),
+        (
+            f"/api/find?run=hand&query={'x' * 1001}",
+            "what is looked for: expected at most 1,000 characters, got 1,001. Type less.",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused_in_a_sentence(page: TestClient, address: str, said: str) -> None:
@@ -476,8 +479,12 @@ def test_a_page_is_told_that_its_recording_was_written_anew(recording: Recording
         second = version()
     with client(Shelf(folder=tmp_path)) as page:  # another server
         assert version() == second
-    with client(Shelf([("hand", recording)])) as page:
-        assert "version" not in page.get("/api/run", params={"run": "hand"}).json()  # nothing else is written there
+    in_memory = []
+    for _ in range(2):  # two servers, each with something in its memory that is called the same
+        with client(Shelf([("hand", recording)])) as page:
+            in_memory.append(page.get("/api/run", params={"run": "hand"}).json()["version"])
+            asked = {"run": "hand", "call": 0, "head": 0, "destination": 3, "lens": "weight", "version": in_memory[0]}
+            assert page.get("/api/row", params=asked).status_code == (200 if len(in_memory) == 1 else 400)
 
 
 def test_every_recording_has_a_name(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +495,7 @@ def test_every_recording_has_a_name(recording: Recording, tmp_path: Path, monkey
     named = [Path(), Path("calls") / "..", Path("..") / here.name, bare]
     assert [run.key for run in Shelf(named).runs()] == ["here", "here (2)", "here (3)", ".wherefrom"]
     assert [run.key for run in Shelf(folder=tmp_path).runs()] == ["deep/.wherefrom", "here"]
-    assert [run.key for run in Shelf(folder=here).runs()] == ["."]
+    assert [run.key for run in Shelf(folder=here).runs()] == ["here"]
 
 
 def test_a_name_that_is_no_text_breaks_no_list(recording: Recording, tmp_path: Path) -> None:

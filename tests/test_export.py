@@ -101,7 +101,11 @@ def test_every_answer_is_what_the_explorer_sends(recording: Recording) -> None:
                 continue
             answer = client.get(f"/api/{name}", params={"run": KEY, **dict(parse_qsl(words))})
             assert answer.status_code == (400 if kind == "refused" else 200)
-            assert body == answer.content, key
+            sent = answer.content
+            if name == "run":  # a page in a file needs not be told from another server's
+                version = json.loads(sent)["version"]
+                sent = sent.replace(f',"version":{json.dumps(version)}'.encode(), b"")
+            assert body == sent, key
             seen += 1
     assert seen == len(keys(page)) - 7 > 60
 

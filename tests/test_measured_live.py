@@ -253,12 +253,24 @@ def test_a_model_that_does_not_load_is_told_as_often_as_one_asks(recording: Reco
 
     measurer = ModelMeasurer(fails)
     for _ in range(3):
-        assert "OSError: no such disk" in str(measurer.refusal(recording))
+        assert "OSError: no such disk" in str(measurer.refusal(recording, wish()))
     frames = 0
     trace = error.__traceback__
     while trace is not None:
         frames, trace = frames + 1, trace.tb_next
     assert frames <= 3  # what is held does not grow with the questions
+
+
+def test_what_never_can_be_measured_is_told_before_anybody_measures(model: Any) -> None:
+    measurer = ModelMeasurer(lambda: model)
+    some = wherefrom.record(model, TEXT, layers=[0])
+    assert "expected every layer and head" in str(measurer.refusal(some, wish()))
+    translating = small_model("marian")
+    both = wherefrom.record(translating, TEXT, written="the")
+    measurer = ModelMeasurer(lambda: translating)
+    assert measurer.refusal(both, wish()) is None
+    reading = replace(wish(), part="encoder")
+    assert "expected the part that predicts, the decoder, got the encoder" in str(measurer.refusal(both, reading))
 
 
 # -- jobs
@@ -271,7 +283,7 @@ class Slow:
         self.steps = threading.Semaphore(0)
         self.asked: list[Wish] = []
 
-    def refusal(self, recording: Recording) -> None:
+    def refusal(self, recording: Recording, wish: Wish) -> None:
         return None
 
     def measure(self, recording: Recording, wish: Wish, progress: Progress) -> Message:

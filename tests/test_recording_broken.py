@@ -202,9 +202,22 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "the model a list": (value("model", to=[]), "model: expected an object, got a list"),
     "the model without its name": (without("model", "name"), "model: expected the key 'name', got none"),
     "of a kind that is none": (value("model", "kind", to="bird"), 'model.kind: expected "decoder" or "encoder" or'),
-    "half a layer": (value("model", "layers", to=1.5), "model.layers: expected a whole number from 0, got 1.5"),
-    "a true number": (value("model", "heads", to=True), "model.heads: expected a whole number from 0, got true"),
-    "a huge number": (value("model", "heads", to=2**63), "model.heads: expected a whole number from 0, got a number"),
+    "half a layer": (
+        value("model", "layers", to=1.5),
+        "model.layers: expected a whole number from 0 to 100000, got 1.5",
+    ),
+    "a true number": (
+        value("model", "heads", to=True),
+        "model.heads: expected a whole number from 0 to 100000, got true",
+    ),
+    "more layers than can be": (
+        value("model", "layers", to=10**9),
+        "model.layers: expected a whole number from 0 to 100000, got 1000000000",
+    ),
+    "a huge number": (
+        value("model", "heads", to=2**63),
+        "model.heads: expected a whole number from 0 to 100000, got a number",
+    ),
     "a number as its name": (value("model", "name", to=5), "model.name: expected a text, got 5"),
     "a window of 0": (value("model", "window", to=0), "model.window: expected a whole number from 1, got 0"),
     "the calls an object": (value("calls", to={}), "the manifest.calls: expected a list, got an object"),
@@ -309,7 +322,7 @@ SECOND_ONLY: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a gap before all layers": (
         value("gaps", 1, "layer", to=-1),
-        "gaps[1].layer: expected a whole number from 0, got -1",
+        "gaps[1].layer: expected a whole number from 0 to 100000, got -1",
     ),
     "half an execution": (value("gaps", 1, "calls", to=0.5), "gaps[1].calls: expected a whole number from 0, got 0.5"),
     "no repeat": (without("calls", 0, "repeat"), "calls[0]: expected the key 'repeat', got none"),

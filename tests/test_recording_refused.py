@@ -200,7 +200,7 @@ UNFIT: dict[str, tuple[Recording, str]] = {
     "written from beyond": (replace(plain(), written_from=8), "written_from: expected one of 7 tokens, got 8"),
     "facts that are none": (
         replace(plain(), model=facts_of(layers="two")),
-        "model.layers: expected a whole number from 0, g",
+        "model.layers: expected a whole number from 0 to 100000, g",
     ),
     "a name without end": (
         replace(plain(), model=facts_of(name="a" * 2**24)),

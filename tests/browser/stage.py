@@ -140,10 +140,10 @@ class Served:
 
 
 @contextmanager
-def served(*arguments: str | Path, hold: Path | None = None) -> Iterator[Served]:
+def served(*arguments: str | Path, hold: Path | None = None, port: str = "0") -> Iterator[Served]:
     """Serve until the end of the block; measuring stands still whenever there is a file `hold`."""
     start = ["-m", "wherefrom"] if hold is None else [str(HELD), str(hold)]
-    command = [sys.executable, *start, "explore", *map(str, arguments), "--port", "0", "--no-browser"]
+    command = [sys.executable, *start, "explore", *map(str, arguments), "--port", port, "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

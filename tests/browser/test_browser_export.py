@@ -102,3 +102,12 @@ def test_hostile_tokens_are_inert_and_readable(alone: Page) -> None:
     expect(text(alone)).to_contain_text("<img src=x onerror=window.hit=1>")
     expect(text(alone)).to_contain_text("中文")
     assert alone.locator("img").count() == 0
+
+
+def test_it_answers_no_other_question_than_that_of_the_address(alone: Page) -> None:
+    show(alone, "call=1&head=2&every=yes&to=9")
+    said = panel(alone, "Text").get_by_text("does not carry head 2 of all layers together")
+    expect(said).to_be_visible()
+    show(alone, "call=1&every=yes&to=9")
+    expect(said).to_have_count(0)
+    expect(panel(alone, "Text")).to_contain_text("mean over")

@@ -52,8 +52,8 @@ class ModelMeasurer:
         self.begin()
         return self._model.result()
 
-    def refusal(self, recording: Recording) -> WherefromError | None:
-        """Return why nothing of a recording can be measured: its model is another one, or cannot be loaded."""
+    def refusal(self, recording: Recording, wish: Wish) -> WherefromError | None:
+        """Return why nothing of a recording can be measured: of its model, of what it keeps, or of the part."""
         self.begin()
         error = self._model.exception()  # asked for, not raised: a traceback would grow with every question
         if isinstance(error, WherefromError):
@@ -63,7 +63,9 @@ class ModelMeasurer:
             return InputError("the model", expected="one that loads", given=given, way_out="Name another by --model.")
         model = self._model.result()
         if model.fingerprint == recording.model.fingerprint:
-            return None
+            from wherefrom.evidence.at import why_not_measured
+
+            return why_not_measured(recording, _scope(recording, wish))
         return InputError(
             "measuring",
             expected=f"the model that made the recording, {recording.model.name}, with the same weights",
@@ -79,20 +81,26 @@ class ModelMeasurer:
         """
         from wherefrom.evidence.at import evidence_at
 
-        scope = Scope(
-            None if wish.layer is None else (wish.layer,),
-            None if wish.head is None else (wish.head,),
-            wish.kind,
-            None if wish.part == recording.model.part else wish.part,
-        )
         if wish.target is not None and len(wish.target) > MOST_LETTERS:
             raise InputError(
                 "the target", expected="one token", given=f"{len(wish.target):,} characters", way_out=ANOTHER_TARGET
             )
         model, at = self.model(), wish.destination
         try:
-            return measured(evidence_at(model, recording, at, target=wish.target, scope=scope, progress=progress))
+            return measured(
+                evidence_at(model, recording, at, target=wish.target, scope=_scope(recording, wish), progress=progress)
+            )
         except InputError as error:
             if "pieces" not in error.facts:
                 raise
             raise error.with_way_out(ANOTHER_TARGET) from error
+
+
+def _scope(recording: Recording, wish: Wish) -> Scope:
+    """Return the layers and heads of a wish."""
+    return Scope(
+        None if wish.layer is None else (wish.layer,),
+        None if wish.head is None else (wish.head,),
+        wish.kind,
+        None if wish.part == recording.model.part else wish.part,
+    )

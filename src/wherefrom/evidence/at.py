@@ -25,13 +25,13 @@ from wherefrom.errors import InputError
 from wherefrom.evidence.carried_sources import carried_sources_of, worth_a_look
 from wherefrom.evidence.goal import TokenGoal
 from wherefrom.evidence.gradients import price
-from wherefrom.evidence.knockout import Knockouts, knock_out, knock_out_heads
+from wherefrom.evidence.knockout import Knockouts, knock_out, knock_out_heads, require_predicting
 from wherefrom.evidence.noise import propagated
 from wherefrom.evidence.priced import EXACTNESS
 from wherefrom.evidence.running import runner_of
 from wherefrom.evidence.target import Vocabulary, find_target
 from wherefrom.evidence.traced import Aim, CarriedSource
-from wherefrom.evidence.versions import Destination, Position
+from wherefrom.evidence.versions import Destination, Position, require_whole
 from wherefrom.model.language import LanguageModel
 from wherefrom.questions.scope import Scope
 from wherefrom.recording import Recording, check_recording
@@ -163,6 +163,16 @@ def evidence_at(
     )
 
 
+def why_not_measured(recording: Recording, scope: Scope) -> InputError | None:
+    """Return why no position can be measured in a scope, by the recording alone; None where it may be."""
+    try:
+        require_whole(recording)
+        require_predicting(recording, scope)
+    except InputError as error:
+        return error
+    return None
+
+
 def _position(model: Any, recording: Recording, position: int | None) -> tuple[Position, Vocabulary]:
     if isinstance(model, LanguageModel) or not (is_module(model) or isinstance(model, TransformersModel)):
         at = Destination(model, recording, position)
@@ -185,7 +195,7 @@ def _prices(
     """Return the price of each source, and the target as the whole text gives it; or why there are none."""
     recording, scope = at.recording, found.scope
     if scope.kind != "self" or recording.source is not None:
-        return None, None, "Prices are of texts that read themselves, with no encoder beside."
+        return None, None, "The estimate (attribution) is of texts that read themselves, with no encoder beside."
     ids = recording.tokens.ids[: at.position + 1]
     if len(ids) > MOST_PRICED:
         return None, None, f"A backward pass is made over {MOST_PRICED:,} tokens at most, and these are {len(ids):,}."

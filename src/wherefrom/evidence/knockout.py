@@ -20,6 +20,7 @@ from wherefrom.errors import InputError, RecordingError
 from wherefrom.evidence.target import Target
 from wherefrom.evidence.versions import ALONE, Destination, EachCut, EachHead, Position, Way
 from wherefrom.questions.scope import Scope
+from wherefrom.recording import Recording
 from wherefrom.recording.call import counted
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -211,15 +212,24 @@ def _checked(at: Any, target: Any, scope: Any) -> Scope:
     found = check_kind("the target", target, Target, way_out="Give a token id as one: wherefrom.Target(id).")
     found.require_in(at.vocabulary)
     asked = Scope() if scope is None else check_kind("the scope", scope, Scope, way_out="Write wherefrom.Scope((3,)).")
-    if asked.part not in (None, at.recording.model.part):
+    require_predicting(at.recording, asked)
+    return asked.checked(at.recording)
+
+
+def require_predicting(recording: Recording, scope: Scope) -> None:
+    """Refuse the attention of another part than the one that predicts.
+
+    Raises:
+        InputError: the scope is of another part.
+    """
+    if scope.part not in (None, recording.model.part):
         raise InputError(
             "the scope",
-            expected=f"the part that predicts, the {at.recording.model.part}",
-            given=f"the {asked.part}",
+            expected=f"the part that predicts, the {recording.model.part}",
+            given=f"the {scope.part}",
             way_out="What the encoder reads changes all that the decoder reads of it: `wherefrom.rerun` cuts there.",
-            part=asked.part,
+            part=scope.part,
         )
-    return asked.checked(at.recording)
 
 
 def _values(at: Position, target: Target, plan: EachCut | EachHead) -> NDArray[np.float64]:

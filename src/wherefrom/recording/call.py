@@ -210,7 +210,7 @@ class Call:
             return place
         raise InputError(
             f"the {what}",
-            expected=f"one of those that the recording keeps of layer {self.layer}, {listed(numbers)}",
+            expected=f"one of those that the recording keeps of layer {self.layer} ({listed(numbers)})",
             given=str(number),
             way_out=f"Record the text again with this {what} kept.",
             layer=self.layer,

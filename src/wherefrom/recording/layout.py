@@ -45,6 +45,8 @@ SCANS = "scans"
 UNITS = {"logarithms": "nats", "positions": "from 0", "seconds": "wall clock"}
 MOST_BYTES = 2**24
 """A manifest is refused beyond this size: JSON takes up to thirty times its bytes in memory. 10,000 calls fit."""
+MOST_PARTS = 100_000
+"""Layers, or heads of a layer, that a recording may speak of: many times those of the largest model that there is."""
 KINDS = ("self", "cross")
 FORMATS = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 """The number formats by the names that people use."""
@@ -285,20 +287,20 @@ def _model(path: Path, value: Any) -> ModelFacts:
     return ModelFacts(
         name=at.text("name"),
         fingerprint=at.text("fingerprint"),
-        layers=at.whole("layers"),
-        heads=at.whole("heads"),
-        kv_heads=at.whole("kv_heads"),
+        layers=at.whole("layers", most=MOST_PARTS),
+        heads=at.whole("heads", most=MOST_PARTS),
+        kv_heads=at.whole("kv_heads", most=MOST_PARTS),
         head_size=at.whole("head_size"),
         context=at.whole("context"),
         kind=at.text("kind", "decoder", "encoder", "encoder-decoder"),
-        encoder_layers=at.whole("encoder_layers"),
+        encoder_layers=at.whole("encoder_layers", most=MOST_PARTS),
         window=None if at.absent("window") else at.whole("window", 1),
     )
 
 
 def _gap(path: Path, where: str, value: Any) -> Gap:
     at = Fields.of(path, where, value, "name", "what", "layer", "calls")
-    layer = None if at.absent("layer") else at.whole("layer")
+    layer = None if at.absent("layer") else at.whole("layer", most=MOST_PARTS)
     return Gap(at.text("name"), at.text("what", *KINDS_OF_GAPS), layer, at.whole("calls"))
 
 
@@ -312,7 +314,7 @@ def _call(path: Path, where: str, value: Any, version: int) -> CallFacts:
     if not is_part(part):
         at.wrong("part", PART_IN_WORDS)
     return CallFacts(
-        layer=at.whole("layer"),
+        layer=at.whole("layer", most=MOST_PARTS),
         name=at.text("name"),
         kind=kind,
         part=part,
@@ -330,7 +332,9 @@ def _call(path: Path, where: str, value: Any, version: int) -> CallFacts:
 
 def _kept(path: Path, where: str, value: Any) -> KeptFacts:
     at = Fields.of(path, where, value, "heads", "key_heads", "of_heads", "of_rows")
-    return KeptFacts(at.wholes("heads"), at.wholes("key_heads"), at.whole("of_heads"), at.whole("of_rows"))
+    return KeptFacts(
+        at.wholes("heads"), at.wholes("key_heads"), at.whole("of_heads", most=MOST_PARTS), at.whole("of_rows")
+    )
 
 
 def _stored(path: Path, where: str, value: Any) -> Stored:

@@ -46,14 +46,14 @@ export function differences(a: Run, b: Run, call: Call, partner: Call): string[]
     const names = a.model.name === b.model.name ? `both are called ${a.model.name}` : `${a.model.name} in A, ${b.model.name} in B`;
     found.push(`The models differ (${names}): heads of the same number need not do the same.`);
   }
-  const lengths = (which: "destinations" | "sources", what: string): void => {
+  const lengths = (which: "destinations" | "sources", token: string, tokens: string): void => {
     const [one, two] = [call[which], partner[which]];
-    if (one !== two) found.push(`${whole(one)} ${what} in A, ${whole(two)} in B: the first ${whole(Math.min(one, two))} can be compared.`);
+    if (one !== two) found.push(`${counted(one, token, tokens)} in A, ${whole(two)} in B: the first ${Math.min(one, two) === 1 ? "" : `${whole(Math.min(one, two))} `}can be compared.`);
   };
-  if (call.of[0] === call.of[1]) lengths("destinations", "tokens");
+  if (call.of[0] === call.of[1]) lengths("destinations", "token", "tokens");
   else {
-    lengths("destinations", "tokens that read");
-    lengths("sources", "tokens that are read");
+    lengths("destinations", "token that reads", "tokens that read");
+    lengths("sources", "token that is read", "tokens that are read");
   }
   const [onlyA, onlyB] = [lacking(a, b), lacking(b, a)];
   if (onlyA.length || onlyB.length) {

@@ -1,7 +1,7 @@
 /** What lights up in the text (floor lib): a row's or a column's values, grouped and, if asked, without the first token. */
 
 import type { Lens } from "../wire/api";
-import { ADDS_UP } from "./lens";
+import { addsUp } from "./lens";
 
 /** A position's standing: it may be read, it may not, or it was not recorded. As the server numbers them. */
 export const PERMITTED = { no: 0, yes: 1, unrecorded: 2 } as const;
@@ -22,12 +22,12 @@ export function withoutFirst(values: Float32Array): Float32Array {
 }
 
 /**
- * Values of tokens as values of their units. A unit has the sum of what adds up; lengths of what was moved and knock-outs
- * do not, so a unit has its largest. A token of no unit keeps its own.
+ * Values of tokens as values of their units. A unit has the sum of what adds up; lengths of what was moved, knock-outs and
+ * what readers have of one source do not, so a unit has its largest. A token of no unit keeps its own.
  */
-export function grouped(values: Float32Array, owners: Int32Array, lens: Lens): Float32Array {
+export function grouped(values: Float32Array, owners: Int32Array, lens: Lens, mode: "sources" | "readers"): Float32Array {
   const units = new Map<number, number>();
-  const join = ADDS_UP[lens] ? (a: number, b: number) => a + b : (a: number, b: number) => (Math.abs(b) > Math.abs(a) ? b : a);
+  const join = addsUp(lens, mode) ? (a: number, b: number) => a + b : (a: number, b: number) => (Math.abs(b) > Math.abs(a) ? b : a);
   values.forEach((value, at) => {
     const owner = owners[at] ?? -1;
     if (owner < 0 || Number.isNaN(value)) return;
@@ -43,9 +43,18 @@ export function glowOf(values: Float32Array): Glow {
 }
 
 /** What a glowing value is, in words. */
-export function unitOf({ lens, mode, group, rest }: { lens: Lens; mode: string; group: string; rest: boolean }): string {
+export function unitOf({ lens, mode, group, rest }: { lens: Lens; mode: "sources" | "readers"; group: string; rest: boolean }): string {
   if (rest && mode === "sources" && lens === "weight") return "weight as share of the rest";
   const plain = { weight: "weight", moved: "moved", attribution: "nats, estimate", knockout: "nats, knock-out" }[lens];
   if (group === "token") return plain;
-  return ADDS_UP[lens] ? `${plain}, sum of the ${group}` : `${plain}, largest of the ${group}`;
+  return addsUp(lens, mode) ? `${plain}, sum of the ${group}` : `${plain}, largest of the ${group}`;
+}
+
+/** How a destination stands to a source where no value is shown. */
+export type Standing = "loading" | "forbidden" | "unrecorded" | "left out" | "unmeasured";
+
+export function standingOf(permitted: number | undefined, { without, measured }: { readonly without: boolean; readonly measured: boolean }): Standing {
+  if (permitted === PERMITTED.unrecorded) return "unrecorded";
+  if (permitted !== PERMITTED.yes) return "forbidden";
+  return without ? "left out" : measured ? "unmeasured" : "loading";
 }

@@ -16,5 +16,10 @@ export const LENS_WORDS: Record<Lens, string> = {
 /** Known only by running the model, and of the sources of one destination. */
 export const isMeasured = (lens: Lens): lens is MeasuredLens => lens === "attribution" || lens === "knockout";
 
-/** Lenses whose values add up over sources: shares of a row, and first-order estimates. */
-export const ADDS_UP: Record<Lens, boolean> = { weight: true, moved: false, attribution: true, knockout: false };
+/** Lenses whose values add up over the sources of a row: shares of it, and first-order estimates. */
+const ADDS_UP: Record<Lens, boolean> = { weight: true, moved: false, attribution: true, knockout: false };
+
+/** Whether values of tokens add up; those of readers are of as many different rows, and never do. */
+export function addsUp(lens: Lens, mode: "sources" | "readers"): boolean {
+  return ADDS_UP[lens] && mode === "sources";
+}

@@ -12,6 +12,9 @@ export class ApiError extends Error {
   override readonly name = "ApiError";
 }
 
+/** No answer came. */
+export class LostError extends ApiError {}
+
 interface Flight {
   readonly promise: Promise<Message<unknown>>;
   readonly stop: AbortController;
@@ -140,7 +143,7 @@ export class Api {
       answer = await this.ask(this.versioned(address), { ...asked, signal, headers: { accept: `application/json, ${ARRAYS}`, ...(asked.body ? { "content-type": "application/json" } : {}) } });
     } catch (error) {
       if (signal.aborted) throw error;
-      throw new ApiError("The server does not answer. Is `wherefrom explore` still running?");
+      throw new LostError("The server does not answer. Is `wherefrom explore` still running?");
     }
     if (!answer.ok) throw new ApiError(await sentence(answer));
     if (answer.headers.get("content-type")?.startsWith(ARRAYS)) return decode(await answer.arrayBuffer());

@@ -26,7 +26,7 @@ export class Beside implements Looked {
   /** The second recording, once its answer is that of the selection. */
   get shown(): Run | null {
     const { page, beside } = this.first.selection;
-    const run = this.run.value;
+    const run = this.run.last;
     return run && page === "compare" && run.key === beside ? run : null;
   }
 

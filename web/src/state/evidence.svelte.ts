@@ -11,7 +11,7 @@ import { isMeasured } from "../lib/lens";
 import { after, LOOKING, mayAsk, type Happened, type Stage } from "../lib/measuring";
 import type { Busy, Job, Measured, MeasuredFacts, MeasuredLens, RowFacts, RowLens } from "../wire/api";
 import { bytes, floats, type Message } from "../wire/message";
-import { said, type Query } from "./api";
+import { LostError, said, type Query } from "./api";
 import { asking, type Asked } from "./asked.svelte";
 import { scopeOf, type Edges } from "./edges.svelte";
 import type { Explorer } from "./explorer.svelte";
@@ -19,6 +19,8 @@ import type { Explorer } from "./explorer.svelte";
 const POLL_MS = 250;
 /** Other work is looked at less often. */
 const BUSY_MS = 1000;
+/** So many answers in a row may be lost before the work is given up as lost too. */
+const LOST = 10;
 /** Being cancelled is told to the server whatever is looked at meanwhile, but not for ever. */
 const PATIENCE_MS = 10_000;
 
@@ -50,6 +52,10 @@ export class Evidence {
   private followed: string | null = null;
   /** Whether "measure" was asked for while it was not known yet if it has to be. */
   private eager = false;
+  /** Whether what was refused last had no answer at all. */
+  private lost = $state(false);
+  /** How often the same was looked for again. */
+  private turn = $state(0);
   private ended = new AbortController().signal;
 
   /** Call while a component is made: it lives as long as the component. */
@@ -58,6 +64,7 @@ export class Evidence {
     const asked = $derived(this.question);
     $effect(() => {
       const question = asked;
+      void this.turn;
       const stop = new AbortController();
       untrack(() => {
         this.stage = LOOKING;
@@ -83,8 +90,8 @@ export class Evidence {
 
   /** A row of the recording, if it is of what is chosen now. */
   row(lens: RowLens): Row | null {
-    const { value } = this.rows[lens];
-    return value && value.question === this.rowQuestion ? value : null;
+    const { last } = this.rows[lens];
+    return last && last.question === this.rowQuestion ? last : null;
   }
 
   /** Whether the destination may read nothing but itself: there is no source to leave out. */
@@ -143,6 +150,16 @@ export class Evidence {
     } catch (error) {
       this.refused(error, signal);
     }
+  }
+
+  /** Asks again for what no answer came to; null: there is nothing. */
+  get again(): (() => void) | null {
+    const rows = Object.values(this.rows).flatMap(({ again }) => again ?? []);
+    if (!rows.length && !(this.stage.at === "refused" && this.lost)) return null;
+    return () => {
+      rows.forEach((again) => again());
+      if (this.stage.at === "refused") this.turn += 1;
+    };
   }
 
   cancel(): void {
@@ -217,14 +234,28 @@ export class Evidence {
   private async follow(question: string, job: string, signal: AbortSignal): Promise<void> {
     this.followed = job;
     while (this.followed === job) {
-      const { facts } = await this.of().api.send<Job>("GET", "job", { job }, signal);
+      const { facts } = await this.patiently(() => this.of().api.send<Job>("GET", "job", { job }, signal), signal);
       this.told(facts, signal);
+      if (!signal.aborted) this.busy = facts.busy;
       if (facts.state === "waiting" || facts.state === "running") await pause(POLL_MS, signal);
       else {
         if (facts.state === "done") await this.look(question, signal);
         return;
       }
     }
+  }
+
+  /** Ask again for what did not come: the work goes on though an answer was lost. */
+  private async patiently<Answer>(ask: () => Promise<Answer>, signal: AbortSignal): Promise<Answer> {
+    for (let left = LOST; left > 0; left -= 1) {
+      try {
+        return await ask();
+      } catch (error) {
+        if (!(error instanceof LostError)) throw error;
+        await pause(BUSY_MS, signal);
+      }
+    }
+    return ask();
   }
 
   private told(job: Job, signal: AbortSignal): void {
@@ -237,6 +268,7 @@ export class Evidence {
 
   private refused(error: unknown, signal: AbortSignal): void {
     const why = said(error);
+    if (!signal.aborted) this.lost = error instanceof LostError;
     if (why !== null) this.happen({ is: "refusal", why }, signal);
   }
 }

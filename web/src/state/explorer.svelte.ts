@@ -65,7 +65,7 @@ export class Explorer {
 
   /** The recording that is shown, once its answer is that of the selection. */
   get shown(): Run | null {
-    const run = this.run.value;
+    const run = this.run.last;
     return run && run.key === this.selection.run ? run : null;
   }
 

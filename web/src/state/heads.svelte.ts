@@ -5,7 +5,7 @@ import { SvelteMap } from "svelte/reactivity";
 import { headsOf, type Head } from "../lib/heads";
 import type { HeadsFacts, Run } from "../wire/api";
 import { floats, WireError } from "../wire/message";
-import { said, type Api } from "./api";
+import { LostError, said, type Api } from "./api";
 
 /** Fewer at once than may be in flight: what was chosen meanwhile is not kept waiting. */
 const AT_ONCE = 2;
@@ -23,7 +23,7 @@ export interface CallHeads {
 }
 
 export class Heads {
-  private readonly known = new SvelteMap<number, CallHeads | { readonly error: string }>();
+  private readonly known = new SvelteMap<number, CallHeads | { readonly error: string; readonly lost: boolean }>();
   private readonly queue: number[] = [];
   private readonly stop = new AbortController();
   private running = 0;
@@ -40,6 +40,18 @@ export class Heads {
     if (first) this.queue.unshift(call);
     else this.queue.push(call);
     this.next();
+  }
+
+  /** Asks again for those that no answer came for; null: there are none. */
+  get again(): (() => void) | null {
+    const lost = [...this.known].flatMap(([call, found]) => ("lost" in found && found.lost ? [call] : []));
+    if (!lost.length) return null;
+    return () => {
+      for (const call of lost) {
+        this.known.delete(call);
+        this.want(call);
+      }
+    };
   }
 
   /** Out of sight before its turn came. */
@@ -99,7 +111,7 @@ export class Heads {
       this.known.set(call, { heads, facts: message.facts, thumbs });
     } catch (error) {
       const sentence = said(error);
-      if (sentence !== null) this.known.set(call, { error: sentence });
+      if (sentence !== null) this.known.set(call, { error: sentence, lost: error instanceof LostError });
     }
   }
 }

@@ -74,10 +74,7 @@ export class Held {
     if ((query.get("run") ?? run) !== run) return refused(`This page carries one recording, ${run}.`);
     query.delete("run");
     query.delete("at");
-    if (query.get("call") === "all") {
-      query.set("head", "all");
-      query.set("like", String(alike[Number(query.get("like"))] ?? 0));
-    }
+    if (query.get("call") === "all") query.set("like", String(alike[Number(query.get("like"))] ?? 0));
     if (name === "find") return answered(await this.found(query));
     if (name === "pair") return this.pair(query);
     if (name === "measured") return answered({ measured: false, possible: false, why: noModel, job: null, busy: null });
@@ -168,6 +165,7 @@ export class Held {
       query.set("lens", "weight");
       if (this.packed(blockOf(name, query)) !== null) return `This page does not carry what is moved. ${again("--moved")}`;
     }
+    if (call === "all" && head !== null && head !== "all") return `This page does not carry head ${head} of all layers together, but of each layer that has its map here; wherefrom explore does.`;
     if (head === "all") return `This page does not carry the rows of layer ${layer ?? "?"}. ${again(`--layers ${layer ?? "..."}`)}`;
     if (head === null || layer === undefined) return "This page does not carry what was asked for; wherefrom explore does.";
     return `This page does not carry head ${head} of layer ${layer}. ${again(`--head ${layer}.${head}`)}`;

@@ -12,6 +12,7 @@ interface Row {
   /** What it is of: an answer to another question is not shown as if it were to this one. */
   readonly question: string;
   readonly call: number;
+  readonly head: number;
   readonly destination: number;
 }
 
@@ -38,7 +39,7 @@ export function askWorked(of: () => Explorer): Asked<Worked> {
     const [question, some] = [asked, partial];
     if (question === null) return null;
     const { sources, ...pair } = JSON.parse(question) as Record<"run", string> & Record<"call" | "head" | "destination" | "sources", number>;
-    const row: Row = { question, call: pair.call, destination: pair.destination };
+    const row: Row = { question, call: pair.call, head: pair.head, destination: pair.destination };
     return async (signal) => {
       // Of a call that keeps some rows it is first asked whether this is one: that it is not is no error.
       if (some) {

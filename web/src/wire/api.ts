@@ -166,6 +166,8 @@ export interface Job {
   readonly error: string | null;
   /** Seconds that what is being done will take yet, if its steps go on as they did; null: nothing to judge by. */
   readonly left: number | null;
+  /** What it waits for; null: it does not wait. */
+  readonly busy: Busy | null;
 }
 
 /** A head that was cut alone: what the target lost, and the head's weight. */

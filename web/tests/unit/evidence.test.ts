@@ -171,8 +171,8 @@ describe("either sign", () => {
   it("adds up estimates of a unit, and takes the largest knock-out of either sign", () => {
     const values = Float32Array.of(0.5, -2, NONE, 1);
     const owners = Int32Array.of(0, 0, 0, -1);
-    expect([...grouped(values, owners, "attribution")]).toEqual([-1.5, -1.5, NONE, 1]);
-    expect([...grouped(values, owners, "knockout")]).toEqual([-2, -2, NONE, 1]);
+    expect([...grouped(values, owners, "attribution", "sources")]).toEqual([-1.5, -1.5, NONE, 1]);
+    expect([...grouped(values, owners, "knockout", "sources")]).toEqual([-2, -2, NONE, 1]);
     expect(glowOf(values).largest).toBe(2);
   });
 
@@ -182,7 +182,7 @@ describe("either sign", () => {
 });
 
 describe("a measurement", () => {
-  const job = (state: Job["state"], done = 0, error: string | null = null): Happened => ({ is: "job", job: { job: "a", state, what: "cutting each source", done, total: 9, error, left: null } });
+  const job = (state: Job["state"], done = 0, error: string | null = null): Happened => ({ is: "job", job: { job: "a", state, what: "cutting each source", done, total: 9, error, left: null, busy: null } });
   const asked: Happened = { is: "asked" };
   const through = (...happened: readonly Happened[]): Stage => happened.reduce(after, LOOKING);
   const unmeasured: Happened = { is: "answer", measured: false };

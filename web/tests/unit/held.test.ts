@@ -78,9 +78,11 @@ describe("Held", () => {
   });
 
   it("takes all of a kind together for one question, whichever of them it is asked by", async () => {
-    const whole = { run, head: 3, destination: 1, lens: "weight", call: "all" };
+    const whole = { run, head: "all", destination: 1, lens: "weight", call: "all" };
     expect((await api.get("row", { ...whole, like: 1 }, never)).facts).toEqual({ heads: 9 });
     await expect(api.get("row", { ...whole, like: 2 }, never)).rejects.toThrow(ApiError);
+    // One head of all layers is another question, and is not answered by all heads.
+    expect(await refusal("row", { ...whole, head: 3, like: 1 })).toContain("does not carry head 3 of all layers together");
   });
 
   it("gives arrays as the server packed them", async () => {

@@ -110,8 +110,10 @@ describe("what glows", () => {
   it("adds up weights of a unit, and takes the largest of what was moved", () => {
     const values = Float32Array.of(0.5, 0.25, 0.125, Number.NaN);
     const owners = Int32Array.of(-1, 0, 0, 0);
-    expect([...grouped(values, owners, "weight")]).toEqual([0.5, 0.375, 0.375, Number.NaN]);
-    expect([...grouped(values, owners, "moved")]).toEqual([0.5, 0.25, 0.25, Number.NaN]);
+    expect([...grouped(values, owners, "weight", "sources")]).toEqual([0.5, 0.375, 0.375, Number.NaN]);
+    expect([...grouped(values, owners, "moved", "sources")]).toEqual([0.5, 0.25, 0.25, Number.NaN]);
+    // What readers have of a source are shares of as many rows: they never add up.
+    expect([...grouped(values, owners, "weight", "readers")]).toEqual([0.5, 0.25, 0.25, Number.NaN]);
   });
 
   it("has its largest, and none where there is nothing", () => {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
-from itertools import count
 from pathlib import Path
+from secrets import token_urlsafe
 from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -52,13 +52,15 @@ class Explorer:
     Args:
         shelf: which recordings there are.
         jobs: what is measured; without them nothing can be.
+        among_others: whether a page may come to it that another server sent: it is told then which recordings in memory
+            are this one's.
     """
 
-    def __init__(self, shelf: Shelf, jobs: Jobs | None = None) -> None:
+    def __init__(self, shelf: Shelf, jobs: Jobs | None = None, *, among_others: bool = False) -> None:
         self._shelf = shelf
+        self._among_others = among_others
         self._jobs = Jobs(None) if jobs is None else jobs
-        self._count = count()
-        self._numbers: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
+        self._in_memory: WeakKeyDictionary[Recording, str] = WeakKeyDictionary()
         self._answers: Kept[tuple[str, bytes]] = Kept()
         self._maps: Kept[HeadMap] = Kept(MOST_MAPS)
         self._turns: dict[bool, CapacityLimiter] = {}
@@ -116,24 +118,25 @@ class Explorer:
 
         def answer() -> tuple[str, bytes]:
             own = self._recording(asked)
-            job = self._jobs.last(self._identity(own), _wish(own, asked))
+            wish = _wish(own, asked)
+            job = self._jobs.last(self._identity(own), wish)
             if job is not None and job.found is not None:
                 return job.found.packed()
-            refusal = None if job is not None else self._jobs.refusal(own)
+            refusal = None if job is not None else self._jobs.refusal(own, wish)
             why = None if refusal is None else str(refusal)
-            going = None if job is None else job.told().facts
+            going = None if job is None else self._going(job).facts
             facts = {"measured": False, "possible": why is None, "why": why, "job": going}
-            return Message({**facts, "busy": self._busy(job, own)}).packed()
+            return Message({**facts, "busy": self._busy(job, self._identity(own))}).packed()
 
         return await self._answered(request, answer, of_model=True)
 
-    def _busy(self, wanted: Job | None, own: Recording) -> dict[str, Any] | None:
-        """Return what else is being measured: its job, position, and whether it is of the same recording."""
+    def _busy(self, wanted: Job | None, own: Hashable) -> dict[str, Any] | None:
+        """Return what else is being measured: its job, position, and whether it is of the recording `own` tells."""
         running = self._jobs.running
         if running is None or running is wanted:
             return None
         identity, wish = running.question
-        return {"job": running.key, "destination": wish.destination, "here": identity == self._identity(own)}
+        return {"job": running.key, "destination": wish.destination, "here": identity == own}
 
     async def _start(self, request: Request) -> Response:
         body = await request.body()
@@ -141,17 +144,22 @@ class Explorer:
         def answer() -> tuple[str, bytes]:
             asked = Asked.of_body(body)
             own = self._recording(asked)
-            return self._jobs.start(self._identity(own), own, _wish(own, asked)).told().packed()
+            return self._going(self._jobs.start(self._identity(own), own, _wish(own, asked))).packed()
 
         return await self._answered(request, answer, of_model=True)
 
     async def _job(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
-        return await self._answered(request, lambda: self._jobs.job(asked.text("job")).told().packed())
+        return await self._answered(request, lambda: self._going(self._jobs.job(asked.text("job"))).packed())
+
+    def _going(self, job: Job) -> Message:
+        """Return how far a job is, and what it waits for."""
+        busy = self._busy(job, job.question[0]) if job.state == "waiting" else None
+        return Message({**job.told().facts, "busy": busy})
 
     async def _cancel(self, request: Request) -> Response:
         asked = Asked(dict(request.query_params))
-        return await self._answered(request, lambda: self._jobs.cancel(asked.text("job")).told().packed())
+        return await self._answered(request, lambda: self._going(self._jobs.cancel(asked.text("job"))).packed())
 
     async def _answered(
         self, request: Request, answer: Callable[[], tuple[str, bytes]], *, of_model: bool = False
@@ -181,7 +189,8 @@ class Explorer:
             InputError: there is none, or another was written in its place since.
         """
         own = self._shelf.recording(asked.run)
-        if asked.given.get("version", self._shelf.version(own)) != self._shelf.version(own):
+        version = self._version(own)
+        if asked.given.get("version", version) != version:
             raise InputError(
                 "the recording",
                 expected="what this page shows",
@@ -191,12 +200,16 @@ class Explorer:
         return own
 
     def _about(self, own: Recording, asked: Asked) -> Message:
-        version = self._shelf.version(own)
+        version = self._version(own)
         return Message({**contents.about(asked.run, own).facts, **({} if version is None else {"version": version})})
+
+    def _version(self, own: Recording) -> str | None:
+        """Return what tells a recording from what is written in its place, or stands in another server's memory."""
+        return self._identity(own) if self._among_others else self._shelf.version(own)
 
     def _identity(self, own: Recording) -> str:
         """Return what tells a recording from every other, also from what is written in its place later."""
-        return self._shelf.version(own) or f"in memory {self._numbers.setdefault(own, next(self._count))}"
+        return self._shelf.version(own) or self._in_memory.setdefault(own, f"in memory {token_urlsafe(9)}")
 
     def _tile(self, own: Recording, asked: Asked) -> Message:
         index, head = asked.number("call"), asked.number("head")
@@ -272,6 +285,6 @@ def explorer(
         lasting = "max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache"
         return FileResponse(path, headers={"cache-control": lasting})
 
-    routes = [*Explorer(shelf, jobs).routes(), Route("/", page), Route("/{path:path}", page)]
+    routes = [*Explorer(shelf, jobs, among_others=True).routes(), Route("/", page), Route("/{path:path}", page)]
     app: Any = Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone})
     return Guard(app, port, names, token, anywhere)

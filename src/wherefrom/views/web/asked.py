@@ -15,6 +15,8 @@ MOST_TEXT = 1000
 MOST_NAME = 4096
 """Bytes of a recording's name: a path may have as many. An address has three for each."""
 DIGITS = 9
+TYPED = {"query": "what is looked for", "target": "the target"}
+"""What people type into the page, and what it is called there."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,9 @@ class Asked:
 
     @staticmethod
     def _refused(name: str, expected: str, given: str) -> InputError:
+        typed = TYPED.get(name)
+        if typed is not None:
+            return InputError(typed, expected=expected, given=given, way_out="Type less.")
         return InputError(
             f'"{readable(name)[:40]}" in the address',
             expected=expected,

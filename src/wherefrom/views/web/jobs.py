@@ -57,8 +57,8 @@ class Wish:
 class Measurer(Protocol):
     """What runs a model for the page."""
 
-    def refusal(self, recording: Recording) -> WherefromError | None:
-        """Return why nothing of a recording can be measured; None where it can. It may take a while."""
+    def refusal(self, recording: Recording, wish: Wish) -> WherefromError | None:
+        """Return why nothing of a recording's part can be measured; None where it can. It may take a while."""
 
     def measure(self, recording: Recording, wish: Wish, progress: Progress) -> Message:
         """Return what was found; see `wherefrom.views.web.measured`."""
@@ -127,10 +127,10 @@ class Jobs:
         self._more = threading.Condition(self._lock)
         self._worker: threading.Thread | None = None
 
-    def refusal(self, recording: Recording) -> WherefromError | None:
-        """Return why nothing of a recording can be measured; None where it can. It may take a while."""
+    def refusal(self, recording: Recording, wish: Wish) -> WherefromError | None:
+        """Return why nothing of a recording's part can be measured; None where it can. It may take a while."""
         if self._measurer is not None:
-            return self._measurer.refusal(recording)
+            return self._measurer.refusal(recording, wish)
         way_out = "Start the explorer by the command `wherefrom explore`."
         return InputError("measuring", expected="a model that runs", given="a page without one", way_out=way_out)
 
@@ -145,7 +145,7 @@ class Jobs:
         Raises:
             WherefromError: nothing can be measured, or too much is waiting.
         """
-        refusal = self.refusal(recording)
+        refusal = self.refusal(recording, wish)
         if refusal is not None:
             raise refusal
         with self._lock:

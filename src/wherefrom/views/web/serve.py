@@ -95,7 +95,7 @@ def open_place(host: str = HOST, port: int = PORT) -> Opened:
         raise InputError(
             "the address",
             expected="one of this machine",
-            given=f"{readable(host)[:80]} ({why})",
+            given=f"{readable(host)[:80] or 'nothing'} ({why})",
             way_out=f"Leave it out: then it is this machine's own, {HOST}.",
             host=host,
         ) from error
@@ -105,7 +105,7 @@ def open_place(host: str = HOST, port: int = PORT) -> Opened:
     instead = port if port and bound.getsockname()[1] != port else None
     if own.is_unspecified:
         here = "[::1]" if own.version == 6 else HOST
-        names = (*LOOPBACK, *map(one_spelling, (socket.gethostname(), socket.getfqdn())))
+        names = tuple(dict.fromkeys((*LOOPBACK, *map(one_spelling, (socket.gethostname(), socket.getfqdn())))))
         return Opened(bound, here, token, instead, _seen_from_elsewhere(family), names)
     spelled = one_spelling(number) if _is_number(host) else spelled
     return Opened(bound, spelled, token, instead, None, tuple({*LOOPBACK, spelled, one_spelling(number)}))

@@ -174,7 +174,10 @@ class Shelf:
         if run is None:
             way_out = "Go back to the list of recordings."
             raise InputError(
-                "the recording", expected="one that is shown here", given=readable(key)[:80], way_out=way_out
+                "the recording",
+                expected="one that is shown here",
+                given=readable(key)[:80] or "no name",
+                way_out=way_out,
             )
         if run.recording is not None:
             return run.recording
@@ -255,6 +258,8 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def _key_of(path: Path, folder: Path) -> str:
+    if path == folder:  # the folder is a recording itself
+        return name_of(path)
     return _in_characters(_shortened(path.relative_to(folder).as_posix()))
 
 
