@@ -323,6 +323,8 @@ def test_a_text_is_recorded_with_every_prediction_and_shown() -> None:
         address = process.stdout.readline().split()[4]
         facts = json.loads(ask(f"{address}api/run?run=text"))
         assert facts["predictions"] == facts["texts"][0]["tokens"] == 5
+        moved = ask(f"{address}api/row?run=text&call=0&head=all&destination=3&lens=moved")
+        assert b"|a W_O v|" in moved  # what no other way of recording into memory keeps
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE)
         assert (out, process.returncode) == ("", 0)

@@ -134,6 +134,20 @@ def test_masks(page: Page, server: Served) -> None:
     expect(page.get_by_role("heading", name="An empty row")).to_be_visible()
 
 
+def test_an_answer_can_be_tried_out_in_the_cells(page: Page, server: Served) -> None:
+    step(page, server, 2)
+    ask = question(page).locator("p").first
+    asked = ask.inner_text()
+    assert asked.startswith("Forbid “it” to read “was”. What does its weight on “The” become?")
+    page.locator("[data-cell='5-2']").click()
+    expect(ask).to_have_text(asked)
+    question(page).get_by_role("textbox").fill(page.locator("[data-cell='5-0']").inner_text())
+    question(page).get_by_role("button", name="Check").click()
+    expect(question(page)).to_contain_text("Right")
+    page.get_by_role("button", name="ask about this one").click()
+    expect(ask).not_to_have_text(asked)
+
+
 def test_scales(page: Page, server: Served) -> None:
     step(page, server, 3)
     rows = page.get_by_role("region", name="A row drawn at random")

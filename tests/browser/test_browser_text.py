@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
 import wherefrom
 from see import chosen, detail, go_to, in_address, option, panel, text, token
+from shown import digits
 from stage import LONG, LONG_TOKENS, TALK, TALK_TOKENS, Served, prose
 from wherefrom.questions import row_of_weights
 
@@ -223,3 +225,40 @@ def test_a_long_text_is_on_the_page_only_where_it_is_seen(page: Page, server: Se
     text(page).press("End")
     expect(token(page, LONG_TOKENS - 1)).to_be_in_viewport()
     assert page.locator(".line").count() < 60
+
+
+@pytest.mark.parametrize("mode", ["sources", "readers"])
+def test_the_strongest_are_named_wherever_they_are(page: Page, server: Served, shelf: Path, mode: str) -> None:
+    recording = wherefrom.open_recording(shelf / f"{TALK}.wherefrom")
+    call, head, at = recording.calls[1], 2, LAST if mode == "sources" else 3
+    if mode == "sources":
+        values = row_of_weights(call, at)[head].filled(0.0)
+        page.goto(server.link(run=TALK, call=1, head=head, to=at))
+    else:
+        values = np.array([row_of_weights(call, row)[head].filled(0.0)[at] for row in range(TALK_TOKENS)])
+        page.goto(server.link(run=TALK, call=1, head=head, show="readers", **{"from": at}))
+    strongest = page.get_by_role("group", name=f"Strongest {mode}").get_by_role("button")
+    expect(strongest).to_have_count(5)
+    expected = [int(place) for place in np.argsort(-values, kind="stable")[:5]]
+    assert [digits(float(values[place]), 2) for place in expected] == [
+        re.sub(r".*\s", "", one.strip()) for one in strongest.all_inner_texts()
+    ]
+    strongest.nth(1).click()
+    in_address(page, f"{'from' if mode == 'sources' else 'to'}={expected[1]}")
+    expect(token(page, expected[1])).to_be_in_viewport()
+    expect(detail(page)).to_contain_text(digits(float(values[expected[1]])))
+
+
+def test_what_is_found_is_chosen_by_key_and_by_button(talk: Page) -> None:
+    field = talk.get_by_role("searchbox", name="Find in the text")
+    field.fill("council")
+    expect(talk.get_by_role("search").get_by_role("status")).to_contain_text("1 of")
+    place = text(talk).locator(".current").first
+    expect(place).to_be_visible()
+    places = text(talk).locator(".current").evaluate_all("all => all.map(one => Number(one.dataset.at))")
+    field.press("Control+Enter")
+    in_address(talk, f"to={max(places)}")
+    field.press("Enter")
+    expect(talk.get_by_role("search").get_by_role("status")).to_contain_text("2 of")
+    talk.get_by_role("search").get_by_role("button", name="choose").click()
+    expect(talk).not_to_have_url(re.compile(f"to={max(places)}(&|$)"))

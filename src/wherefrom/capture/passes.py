@@ -156,8 +156,13 @@ def save_with_output(
         RecordingError: the file cannot be written; nothing of it is left.
     """
     if output:
-        recording = replace(recording, calls=[_with_output(model, call) for call in recording.calls])
+        recording = with_output(model, recording)
     return open_recording(save_recording(recording, path, store=store, overwrite=overwrite))
+
+
+def with_output(model: LanguageModel, recording: Recording) -> Recording:
+    """Return a recording with its layers' output projections, which are the model's own: nothing is copied."""
+    return replace(recording, calls=tuple(_with_output(model, call) for call in recording.calls))
 
 
 def keep_of(model: LanguageModel, tokens: Tokens, layers: Any, heads: Any, positions: Any) -> Keep:

@@ -110,8 +110,13 @@ def _require_recording(path: Path) -> None:
 
 
 def _recorded(loaded: Any, prompt: str) -> Recording:
-    """Return a text's recording, with what was predicted at every position."""
+    """Return a text's recording, with what was predicted at every position and what "moved" needs."""
+    from wherefrom.capture.passes import with_output
+    from wherefrom.model.language import LanguageModel
+
     say_of_other(loaded, prompt)
     with progress_bar(quiet=False) as bar:
         told = None if bar is None else lambda done, total: bar("recording", done, total)
-        return wherefrom.record(loaded, prompt, predictions="all", progress=told)
+        made = wherefrom.record(loaded, prompt, predictions="all", progress=told)
+    # In memory they are not kept by themselves; here nothing changes the model meanwhile.
+    return with_output(loaded, made) if isinstance(loaded, LanguageModel) else made

@@ -155,7 +155,7 @@ export function aboutHeads(heads: number, permitted: Permitted): Quantity {
   const n = permitted.length;
   return {
     kind: "quantity",
-    ask: `How many dot products of a query and a key go into the weights of all ${heads} ${heads === 1 ? "head" : "heads"} for these ${n} tokens?`,
+    ask: `How many dot products of a query and a key go into the weights of all ${heads} ${heads === 1 ? "head" : "heads"} for these ${n} tokens, each of which reads itself and what came before?`,
     right: heads * pairs,
     digits: 0,
     why: `One for each permitted pair and head: ${heads} · ${pairs} = ${heads * pairs}. Under this mask ${n} tokens have ${n} · ${n + 1} / 2 pairs, so twice the text is about four times the work.`,

@@ -42,6 +42,21 @@ export function glowOf(values: Float32Array): Glow {
   return { values, largest };
 }
 
+/** The positions whose values are largest, by size; of a unit its first alone. */
+export function strongestOf({ values }: Glow, owners: Int32Array | null, most: number): number[] {
+  const unit = (at: number): number => (owners && (owners[at] ?? -1) >= 0 ? (owners[at] ?? 0) : -1 - at);
+  const size = (at: number): number => Math.abs(values[at] ?? 0);
+  const found: number[] = [];
+  for (let at = 0; at < values.length; at += 1) {
+    if (!(size(at) > 0) || found.some((one) => unit(one) === unit(at))) continue;
+    const place = found.findIndex((one) => size(one) < size(at));
+    if (place >= 0) found.splice(place, 0, at);
+    else if (found.length < most) found.push(at);
+    if (found.length > most) found.pop();
+  }
+  return found;
+}
+
 /** What a glowing value is, in words. */
 export function unitOf({ lens, mode, group, rest }: { lens: Lens; mode: "sources" | "readers"; group: string; rest: boolean }): string {
   if (rest && mode === "sources" && lens === "weight") return "weight as share of the rest";

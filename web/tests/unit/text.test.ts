@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { glowOf, grouped, withoutFirst } from "../../src/lib/glow";
+import { glowOf, grouped, strongestOf, withoutFirst } from "../../src/lib/glow";
 import { linesOf } from "../../src/lib/lines";
 import { directionOf, fragmentsOf, inline, RETURN, short } from "../../src/lib/token";
 import type { Token } from "../../src/wire/api";
@@ -114,6 +114,14 @@ describe("what glows", () => {
     expect([...grouped(values, owners, "moved", "sources")]).toEqual([0.5, 0.25, 0.25, Number.NaN]);
     // What readers have of a source are shares of as many rows: they never add up.
     expect([...grouped(values, owners, "weight", "readers")]).toEqual([0.5, 0.25, 0.25, Number.NaN]);
+  });
+
+  it("names what is largest by size, a unit once", () => {
+    const glow = glowOf(Float32Array.of(0.5, Number.NaN, -0.75, 0, 0.25, 0.5));
+    expect(strongestOf(glow, null, 3)).toEqual([2, 0, 5]);
+    expect(strongestOf(glow, null, 9)).toEqual([2, 0, 5, 4]);
+    expect(strongestOf(glowOf(Float32Array.of(0.5, 0.5, 0.25, 0.25)), Int32Array.of(0, 0, 1, -1), 9)).toEqual([0, 2, 3]);
+    expect(strongestOf(glowOf(Float32Array.of(0, Number.NaN)), null, 3)).toEqual([]);
   });
 
   it("has its largest, and none where there is nothing", () => {
