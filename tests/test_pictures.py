@@ -16,8 +16,10 @@ from PIL import Image
 import wherefrom
 from by_hand import MASKS, call_of, keeping, random_call, recording_of
 from command_line import Ended, typed
+from kinds import small_model
 from recordings import tokens_of, towers
 from wherefrom import InputError, save_recording
+from wherefrom.evidence.at import evidence_at
 from wherefrom.questions.asked import sink_share
 from wherefrom.questions.figures import repeats_of
 from wherefrom.questions.kinds import kind_of
@@ -27,7 +29,7 @@ from wherefrom.recording import Recording
 from wherefrom.views import picture
 from wherefrom.views.colours import BEHIND_TEXT, QUIET, kind_colours, oklch, ramp
 from wherefrom.views.figures import figure_of_heads, figure_of_map
-from wherefrom.views.glowing import figure_of_text
+from wherefrom.views.glowing import figure_of_evidence, figure_of_text
 from wherefrom.views.picture import Area, Frame, Picture, Words
 from wherefrom.views.sheet import SIGNS
 
@@ -238,6 +240,56 @@ def test_a_text_glows_by_what_moved(recording: Recording) -> None:
     assert "moved, length" in " ".join(words(drawn))
     one = " ".join(figure_of_text(recording, 5, layer=0, head=0, lens="moved").notes)
     assert 'How much does each source move to position 5 ("c")? layer 0, head 0' in one
+
+
+@pytest.mark.parametrize("lens", ["knockout", "attribution"])
+def test_a_text_glows_by_what_sources_are_worth(lens: str) -> None:
+    model = small_model("llama")
+    recording = wherefrom.record(model, "the bridge was closed because it was old")
+    at = len(recording) - 3
+    found = evidence_at(model, recording, at, target=5, scope=wherefrom.Scope((1,)), carried_sources=0)
+    values = found.nats if lens == "knockout" else found.prices
+    assert values is not None
+    most = float(np.nanmax(np.abs(values)))
+    assert np.nanmin(values) < 0 < np.nanmax(values)
+    drawn = figure_of_evidence(found, lens=lens)
+    tokens = [shape for shape in drawn.shapes if isinstance(shape, Words) and shape.font == picture.MONO]
+    colours = ramp(BEHIND_TEXT, lens)
+    for position, shape in enumerate(tokens[: at + 1]):
+        step = math.floor((1 + values[position] / most) / 2 * 255 + 0.5)
+        assert colour_at(drawn, shape.x + 1, shape.y - 5) == colours[step]
+    assert colours[0] != colours[255]
+    assert colours[127] == colours[128] == "#ffffff"
+    said = " ".join(drawn.notes)
+    assert f"linear, -{most:.3g} to {most:.3g}, the largest here" in said
+    assert "all heads of layer 1" in said
+    assert ("not measured" in said) == (lens == "attribution")
+    assert found.aim.label in drawn.title
+    with pytest.raises(InputError, match="the lens: expected knockout or attribution, got 'weight'"):
+        figure_of_evidence(found, lens="weight")
+    if lens == "attribution":
+        with pytest.raises(InputError, match=r"the estimate: expected one, got none\. Too long\."):
+            figure_of_evidence(replace(found, prices=None, why_not_priced="Too long."), lens=lens)
+
+
+def test_the_command_measures_what_sources_are_worth(tmp_path: Path) -> None:
+    recorded = typed(tmp_path, "record", "The capital of Italy is", "--out", tmp_path / "italy.wherefrom")
+    assert recorded.code == 0, recorded.err
+    file = tmp_path / "italy.wherefrom"
+    ended = figure(file, "text", "worth.svg", "--lens", "knockout", "--layer", 17, "--target", " Rome")
+    assert ended.code == 0, ended.err
+    assert 'What sources are worth to " Rome" at position 4, " is"' in ended.out
+    assert "all heads of layer 17" in ended.out
+    assert (tmp_path / "worth.svg").read_text(encoding="utf-8").startswith("<svg ")
+    for arguments, sentence in (
+        (("--lens", "knockout", "--scale", "log"), "--scale: expected options of figure text --lens knockout: --dest"),
+        (("--target", "x"), "got one of another figure. Leave it out, or ask for --lens attribution or knockout."),
+        (("--lens", "knockout", "--destination", 0), "expected one that reads another position, got 0"),
+    ):
+        refused = figure(file, "text", "no.svg", *arguments)
+        assert (refused.code, refused.out) == (2, "")
+        assert sentence in refused.err
+    assert not (tmp_path / "no.svg").exists()
 
 
 def test_lines_of_a_text_are_broken_at_blanks(recording: Recording) -> None:

@@ -7,9 +7,10 @@
 The verbs: `load` a model; `trace` a prediction, what a whole answer drew on (`trace_answer`), or on which routes a
 passage reached it (`trace_routes`); `generate` text; `forecast` the size of a recording, `record` a pass in memory or
 into a file, open that (`open_recording`) and ask it for `weights`, `sources`, `readers`, `heads`, what was `received`,
-how two `diff`er, or `scan` a layer for arrays; draw it (`figure_of_map`, `figure_of_heads`, `figure_of_text`);
-`knock_out` sources and `rerun` a text with a cut; `find_carriers`, the heads that fetch answers; `train` a decoder and
-`Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is needed.
+how two `diff`er, or `scan` a layer for arrays; draw it (`figure_of_map`, `figure_of_heads`, `figure_of_text`,
+`figure_of_evidence`); `knock_out` sources and `rerun` a text with a cut; `find_carriers`, the heads that fetch answers;
+`train` a decoder and `Watch` its attention form; count what a pass `cost`s. Nothing heavy is imported before it is
+needed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from wherefrom.training.text import Corpus
     from wherefrom.training.watch import Watch
     from wherefrom.views.figures import figure_of_heads, figure_of_map
-    from wherefrom.views.glowing import figure_of_text
+    from wherefrom.views.glowing import figure_of_evidence, figure_of_text
     from wherefrom.views.picture import Picture
 
 __version__ = "0.1.0"
@@ -115,7 +116,7 @@ _HOMES = {
     "wherefrom.training.text": ("Corpus",),
     "wherefrom.training.watch": ("Watch",),
     "wherefrom.views.figures": ("figure_of_heads", "figure_of_map"),
-    "wherefrom.views.glowing": ("figure_of_text",),
+    "wherefrom.views.glowing": ("figure_of_evidence", "figure_of_text"),
     "wherefrom.views.picture": ("Picture",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -152,6 +153,7 @@ __all__ = [
     "cost",
     "diff",
     "draw",
+    "figure_of_evidence",
     "figure_of_heads",
     "figure_of_map",
     "figure_of_text",

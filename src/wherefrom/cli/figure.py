@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import wherefrom
-from wherefrom.cli.app import Command, app
+from wherefrom.cli.app import Command, Library, app
 from wherefrom.cli.asking import Head, Layer, Part, Repeat
 from wherefrom.cli.files import check_file, write_bytes
-from wherefrom.cli.printing import print_text
+from wherefrom.cli.printing import print_text, progress_bar
 from wherefrom.cli.recorded import Overwrite, Recorded
 from wherefrom.errors import InputError
 from wherefrom.readable import printable
+from wherefrom.views.streams import say
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
     from wherefrom.views.picture import Picture
@@ -26,6 +27,9 @@ OPTIONS = {
     "text": {"destination", "layer", "head", "kind", "part", "repeat", "lens", "scale"},
 }
 """What says which figure; an option of another is refused, not passed over."""
+MEASURED = ("attribution", "knockout")
+OF_MEASURED = {"destination", "layer", "head", "kind", "part", "lens", "target", "model", "library"}
+"""What says which figure of a text by what a model measured."""
 
 
 @app.command(cls=Command)
@@ -49,11 +53,21 @@ def figure(
         typer.Option(help="Of the map of a long text: which weight of a block; the largest unless given."),
     ] = None,
     lens: Annotated[
-        Literal["weight", "moved"] | None,
+        Literal["weight", "moved", "attribution", "knockout"] | None,
         typer.Option(
-            help="Of a text: what colours its tokens, how values were mixed or what moved; weight unless given."
+            help="Of a text: what colours its tokens; weight unless given. The last two run the model: what each "
+            "source is worth to the target, estimated or measured."
         ),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Of what is worth to a token: that token; the likeliest unless given."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help='The model that made the recording; "smollm2" unless given.'),
+    ] = None,
+    library: Library = None,
     scale: Annotated[
         Literal["linear", "log"] | None,
         typer.Option(help="Of the colours of a map or a text: a log one shows small weights too; linear unless given."),
@@ -80,12 +94,14 @@ def figure(
       wherefrom figure heads italy.wherefrom entropy.png --by entropy
       wherefrom figure text italy.wherefrom text.svg --destination 18 --layer 17
       wherefrom figure text italy.wherefrom moved.svg --lens moved
+      wherefrom figure text italy.wherefrom worth.svg --lens knockout
     """
     given = {
         name: value
         for name, value in {
             "layer": layer, "head": head, "destination": destination, "by": by, "of": of,
-            "lens": lens, "scale": scale, "kind": kind, "part": part, "repeat": repeat,
+            "lens": lens, "target": target, "model": model, "library": library,
+            "scale": scale, "kind": kind, "part": part, "repeat": repeat,
         }.items()
         if value is not None
     }  # fmt: skip
@@ -99,10 +115,15 @@ def figure(
 
 
 def _check(what: str, given: dict[str, Any]) -> None:
-    other = sorted(given.keys() - OPTIONS[what])
+    measured = what == "text" and given.get("lens") in MEASURED
+    known = OF_MEASURED if measured else OPTIONS[what]
+    other = sorted(given.keys() - known)
     if other:
-        expected = f"options of figure {what}: {', '.join(f'--{name}' for name in sorted(OPTIONS[what]))}"
-        raise InputError(f"--{other[0]}", expected=expected, given="one of another figure", way_out="Leave it out.")
+        named = f"{what} --lens {given['lens']}" if measured else what
+        expected = f"options of figure {named}: {', '.join(f'--{name}' for name in sorted(known))}"
+        of_lens = what == "text" and other[0] in OF_MEASURED
+        way_out = f"Leave it out, or ask for --lens {' or '.join(MEASURED)}." if of_lens else "Leave it out."
+        raise InputError(f"--{other[0]}", expected=expected, given="one of another figure", way_out=way_out)
     missing = sorted({"layer", "head"} - given.keys()) if what == "map" else []
     if missing:
         way_out = "wherefrom heads lists them."
@@ -110,6 +131,38 @@ def _check(what: str, given: dict[str, Any]) -> None:
 
 
 def _drawn(what: str, opened: wherefrom.Recording, given: dict[str, Any]) -> Picture:
+    if given.get("lens") in MEASURED:
+        return _measured(opened, **given)
     if what == "map":
         return wherefrom.figure_of_map(opened, **given)
     return (wherefrom.figure_of_heads if what == "heads" else wherefrom.figure_of_text)(opened, **given)
+
+
+def _measured(
+    opened: wherefrom.Recording,
+    *,
+    lens: str,
+    destination: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    kind: str = "self",
+    part: str | None = None,
+    target: str | None = None,
+    model: str = "smollm2",
+    library: Literal["wherefrom", "transformers"] | None = None,
+) -> Picture:
+    """Return a text by what its sources are worth, measured now."""
+    from wherefrom.evidence.at import evidence_at
+
+    scope = wherefrom.Scope(
+        None if layer is None else (layer,),
+        None if head is None else (head,),
+        kind,
+        None if part == opened.model.part else part,
+    )
+    loaded = wherefrom.load(model, library=library, say=say)
+    with progress_bar(quiet=False) as progress:
+        found = evidence_at(
+            loaded, opened, destination, target=target, scope=scope, carried_sources=0, progress=progress
+        )
+    return wherefrom.figure_of_evidence(found, lens=lens)

@@ -33,7 +33,7 @@ from wherefrom.evidence.target import Vocabulary, find_target
 from wherefrom.evidence.traced import Aim, CarriedSource
 from wherefrom.evidence.versions import Destination, Position, require_whole
 from wherefrom.model.language import LanguageModel
-from wherefrom.questions.scope import Scope
+from wherefrom.questions.scope import Scope, named_list
 from wherefrom.recording import Recording, check_recording
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -83,6 +83,14 @@ class Evidence:
     def exactness_of_prices(self) -> str:
         """How exact the prices are, in a sentence."""
         return EXACTNESS["closed form"]
+
+    @property
+    def scope_in_words(self) -> str:
+        """The layers and heads that were priced and cut, such as "head 2 of layer 1"."""
+        layers, heads = self.scope.layers, self.scope.heads
+        layer = "all layers" if layers is None else named_list("layer", layers)
+        head = "all heads" if heads is None else named_list("head", heads)
+        return f"{head} of {layer}" + ("" if self.scope.kind == "self" else f", {self.scope.kind}-attention")
 
     @property
     def nats(self) -> NDArray[np.float64]:

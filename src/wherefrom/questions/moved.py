@@ -39,8 +39,8 @@ def lengths_of(call: Call, head: int) -> Floats:
             "moved",
             expected="a recording that keeps the layers' output projections",
             given=f"none in {call_named(call)}",
-            way_out="Record the text again into a file, which keeps them unless output=False or --no-output says no, if "
-            "the model has one matrix for it.",
+            way_out="Record the text again into a file, which keeps them unless output=False or --no-output says no, "
+            "if the model has one matrix for it.",
         )
     projection = call.output[place].astype(np.float64)  # M V
     square = projection.T @ projection  # V V

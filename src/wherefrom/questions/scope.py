@@ -137,9 +137,9 @@ class Scope:
             layers = _counted(len(held), "layer")
             each = f" x {sizes.pop()}" if len(sizes) == 1 and len(held) * times == len(calls) else ""
             return f"{how} over {total} heads{of} ({layers}{each}){executions}"
-        in_heads = f"the {total} heads" if self.heads is None else _listed("head", self.heads)
+        in_heads = f"the {total} heads" if self.heads is None else named_list("head", self.heads)
         if self.layers is not None:
-            in_layers = _listed("layer", self.layers)
+            in_layers = named_list("layer", self.layers)
         else:
             in_layers = f"each of the {len(held)} layers" if len(held) > 1 else f"layer {held[0]}"
         return f"{how} over {in_heads} of {in_layers}{of}{executions}"
@@ -237,7 +237,8 @@ def _chosen(what: str, numbers: tuple[int, ...] | None, size: int) -> tuple[int,
     return tuple(sorted({check_index(what, number, size) for number in numbers}))
 
 
-def _listed(what: str, numbers: tuple[int, ...]) -> str:
+def named_list(what: str, numbers: tuple[int, ...]) -> str:
+    """Return layers or heads in words, such as "heads 1, 2 and 5"."""
     if len(numbers) == 1:
         return f"{what} {numbers[0]}"
     return f"{what}s {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -10,8 +10,11 @@ from functools import cache
 
 STEPS = 256
 GROUND_HUE = 260.0
-LENSES = {"weight": (0.15, 253.0), "moved": (0.11, 190.0)}
+LENSES = {"weight": (0.15, 253.0), "moved": (0.11, 190.0), "attribution": (0.14, 68.0), "knockout": (0.18, 27.0)}
 """Chroma and hue of each lens."""
+MEASURED = ("attribution", "knockout")
+AGAINST = (0.16, 297.0)
+"""What is measured has either sign: what speaks against the target is violet."""
 KINDS = {
     "sink": (0.0, 260.0),
     "previous": (0.15, 55.0),
@@ -29,9 +32,18 @@ INK, QUIET, HAIRLINE, GROUND = "#1c2127", "#5a626b", "#c9ced4", "#ffffff"
 
 @cache
 def ramp(lightness: tuple[float, float] = PICTURE, lens: str = "weight") -> tuple[str, ...]:
-    """Return the 256 colours of a lens, from nothing to the most."""
-    chroma, hue = LENSES[lens]
-    low, high = lightness
+    """Return the 256 colours of a lens, from nothing to the most; of one with signs, nothing is in the middle."""
+    above = _ramp(lightness, LENSES[lens])
+    if lens not in MEASURED:
+        return above
+    below = _ramp(lightness, AGAINST)
+    # Of the 256 steps the two in the middle are both zero.
+    sizes = [max(0, abs(2 * step - (STEPS - 1)) - 1) for step in range(STEPS)]
+    return tuple((below if step < STEPS / 2 else above)[size] for step, size in enumerate(sizes))
+
+
+def _ramp(lightness: tuple[float, float], of: tuple[float, float]) -> tuple[str, ...]:
+    (chroma, hue), (low, high) = of, lightness
     shares = [step / (STEPS - 1) for step in range(STEPS)]
     return tuple(
         oklch(

@@ -29,7 +29,7 @@ def measured(found: Evidence) -> Message:
             "probability": found.aim.probability,
             "nats": found.knockouts.before,
         },
-        "scope": _words(found),
+        "scope": found.scope_in_words,
         "noise": found.noise,
         "exact": {"knockout": found.knockouts.exactness, "attribution": found.exactness_of_prices},
         "why_no_attribution": found.why_not_priced,
@@ -41,13 +41,6 @@ def measured(found: Evidence) -> Message:
         "carried": [_carried(one) for one in found.carried],
     }
     return Message(facts, {"knockout": knockouts, "attribution": prices})
-
-
-def _words(found: Evidence) -> str:
-    scope = found.scope
-    layer = "all layers" if scope.layers is None else f"layer {scope.layers[0]}"
-    head = "all heads" if scope.heads is None else f"head {scope.heads[0]}"
-    return f"{head} of {layer}" + ("" if scope.kind == "self" else f", {scope.kind}-attention")
 
 
 def _carried(one: CarriedSource) -> dict[str, Any]:
