@@ -80,6 +80,7 @@ def test_a_text_that_could_not_be_had_is_asked_for_again(page: Page, server: Ser
     page.goto(server.link(run=TALK))
     said = panel(page, "Text").get_by_role("alert").first
     expect(said).to_contain_text(GONE)
+    page.wait_for_load_state("networkidle")  # whatever else asks for tokens has asked too
     page.unroute("**/api/tokens*")
     said.get_by_role("button", name="try again").click()
     chosen(page, TALK_TOKENS - 1)
