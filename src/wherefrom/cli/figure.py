@@ -11,10 +11,12 @@ import wherefrom
 from wherefrom.cli.app import Command, Library, app
 from wherefrom.cli.asking import Head, Layer, Part, Repeat
 from wherefrom.cli.files import check_file, write_bytes
+from wherefrom.cli.measuring import scope_of
 from wherefrom.cli.printing import print_text, progress_bar
 from wherefrom.cli.recorded import Overwrite, Recorded
 from wherefrom.errors import InputError
 from wherefrom.readable import printable
+from wherefrom.views.colours import MEASURED
 from wherefrom.views.streams import say
 
 if TYPE_CHECKING:  # nothing heavy before the options are understood
@@ -27,7 +29,6 @@ OPTIONS = {
     "text": {"destination", "layer", "head", "kind", "part", "repeat", "lens", "scale"},
 }
 """What says which figure; an option of another is refused, not passed over."""
-MEASURED = ("attribution", "knockout")
 OF_MEASURED = {"destination", "layer", "head", "kind", "part", "lens", "target", "model", "library"}
 """What says which figure of a text by what a model measured."""
 
@@ -154,12 +155,7 @@ def _measured(
     """Return a text by what its sources are worth, measured now."""
     from wherefrom.evidence.at import evidence_at
 
-    scope = wherefrom.Scope(
-        None if layer is None else (layer,),
-        None if head is None else (head,),
-        kind,
-        None if part == opened.model.part else part,
-    )
+    scope = scope_of(opened, layer, head, kind, part)
     loaded = wherefrom.load(model, library=library, say=say)
     with progress_bar(quiet=False) as progress:
         found = evidence_at(

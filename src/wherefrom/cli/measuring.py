@@ -65,7 +65,7 @@ class ModelMeasurer:
         if model.fingerprint == recording.model.fingerprint:
             from wherefrom.evidence.at import why_not_measured
 
-            return why_not_measured(recording, _scope(recording, wish))
+            return why_not_measured(recording, _wished(recording, wish))
         return InputError(
             "measuring",
             expected=f"the model that made the recording, {recording.model.name}, with the same weights",
@@ -88,7 +88,7 @@ class ModelMeasurer:
         model, at = self.model(), wish.destination
         try:
             return measured(
-                evidence_at(model, recording, at, target=wish.target, scope=_scope(recording, wish), progress=progress)
+                evidence_at(model, recording, at, target=wish.target, scope=_wished(recording, wish), progress=progress)
             )
         except InputError as error:
             if "pieces" not in error.facts:
@@ -96,11 +96,15 @@ class ModelMeasurer:
             raise error.with_way_out(ANOTHER_TARGET) from error
 
 
-def _scope(recording: Recording, wish: Wish) -> Scope:
-    """Return the layers and heads of a wish."""
+def scope_of(recording: Recording, layer: int | None, head: int | None, kind: str, part: str | None) -> Scope:
+    """Return the scope of what is measured: one layer or all, one head of each or all."""
     return Scope(
-        None if wish.layer is None else (wish.layer,),
-        None if wish.head is None else (wish.head,),
-        wish.kind,
-        None if wish.part == recording.model.part else wish.part,
+        None if layer is None else (layer,),
+        None if head is None else (head,),
+        kind,
+        None if part == recording.model.part else part,
     )
+
+
+def _wished(recording: Recording, wish: Wish) -> Scope:
+    return scope_of(recording, wish.layer, wish.head, wish.kind, wish.part)

@@ -13,8 +13,9 @@ GROUND_HUE = 260.0
 LENSES = {"weight": (0.15, 253.0), "moved": (0.11, 190.0), "attribution": (0.14, 68.0), "knockout": (0.18, 27.0)}
 """Chroma and hue of each lens."""
 MEASURED = ("attribution", "knockout")
+"""Lenses that run the model, whose values have either sign."""
 AGAINST = (0.16, 297.0)
-"""What is measured has either sign: what speaks against the target is violet."""
+"""What speaks against the target is violet."""
 KINDS = {
     "sink": (0.0, 260.0),
     "previous": (0.15, 55.0),

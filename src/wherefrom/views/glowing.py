@@ -150,11 +150,11 @@ def figure_of_evidence(found: Evidence, *, lens: str = "knockout") -> Picture:
         InputError: another `lens`; the position was not priced.
     """
     by = _lens(lens, EVIDENCE, "figure_of_text draws what a recording holds.")
-    if lens == "attribution" and found.prices is None:
+    values = found.nats if lens == "knockout" else found.prices
+    if values is None:
         raise InputError(
             "the estimate", expected="one", given="none", way_out=f"{found.why_not_priced} Draw the knock-outs."
         )
-    values = found.nats if lens == "knockout" or found.prices is None else found.prices
     recording, at, aim = found.recording, found.position, found.aim
     chosen = list(found.scope.calls(recording))
     reader = recording.texts_of(chosen[0][0])[0][at].label
