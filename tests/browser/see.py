@@ -74,3 +74,9 @@ def go_to(page: Page, position: int, length: int) -> Locator:
     expect(found).to_be_attached()
     found.evaluate("token => token.scrollIntoView({ block: 'nearest' })")  # at once: a line may be drawn anew
     return found
+
+
+def asked_elsewhere(page: Page, run: str, destination: int) -> None:
+    """Let a measurement of all heads be asked for by another page than this one shows."""
+    wish = {"run": run, "call": "all", "head": "all", "like": 1, "destination": destination, "target": None}
+    page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, Route, expect
 
 import wherefrom
 from conftest import Open
-from see import chosen, detail, in_address, option, panel, token
+from see import asked_elsewhere, chosen, detail, in_address, option, panel, token
 from shown import digits
 from stage import OTHER, TALK, TALK_TOKENS, THOUSANDS, Served, served
 from watching import REFUSED, Watch
@@ -146,15 +146,7 @@ def test_work_that_waits_says_what_it_waits_for_now(page: Page, server: Served) 
     expect(own.locator(".words")).to_contain_text("Not measured yet")
     with server.standing_still():
         for destination in (1941, 1942):
-            wish = {
-                "run": THOUSANDS,
-                "call": "all",
-                "head": "all",
-                "like": 1,
-                "destination": destination,
-                "target": None,
-            }
-            page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)
+            asked_elsewhere(page, THOUSANDS, destination)
         page.keyboard.press("m")
         expect(own.locator(".other")).to_contain_text(re.compile(r"Behind position\s+1,941"))
         own.get_by_role("button", name="cancel that").click()

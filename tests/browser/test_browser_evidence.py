@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Response, Route, expect
 
 import wherefrom
-from see import in_address, option, panel, token
+from see import asked_elsewhere, in_address, option, panel, token
 from shown import digits
 from stage import LONG, MODEL, TALK, THOUSANDS, Served
 from watching import REFUSED, Watch
@@ -132,12 +132,6 @@ def test_who_opens_a_page_while_it_is_measured_sees_the_work(page: Page, server:
     measured(page)
 
 
-def asked_elsewhere(page: Page, destination: int) -> None:
-    """Let a measurement of the long recording be asked for by another page than this one shows."""
-    wish = {"run": THOUSANDS, "call": "all", "head": "all", "like": 1, "destination": destination, "target": None}
-    page.evaluate("(wish) => fetch('api/jobs', { method: 'POST', body: JSON.stringify(wish) })", wish)
-
-
 def held_back(page: Page) -> list[Route]:
     """Keep back the server's answers to whether something was measured, until they are let go."""
     waiting: list[Route] = []
@@ -168,7 +162,7 @@ def test_measure_pressed_too_early_follows_work_under_way_and_its_cancel_is_the_
     page.goto(server.link(run=THOUSANDS, call=1, every="yes", to=1997))
     with server.standing_still():
         for destination in (1960, 1997):
-            asked_elsewhere(page, destination)
+            asked_elsewhere(page, THOUSANDS, destination)
         posts, waiting = begun(page), held_back(page)
         page.keyboard.press("m")
         expect(evidence(page).locator(".words")).to_contain_text("Looking")
@@ -207,7 +201,7 @@ def test_work_elsewhere_is_told_and_can_be_cancelled(page: Page, server: Served)
     own = evidence(page)
     expect(own.locator(".words")).to_contain_text("Not measured yet")
     with server.standing_still():
-        asked_elsewhere(page, 1950)
+        asked_elsewhere(page, THOUSANDS, 1950)
         page.keyboard.press("ArrowLeft")
         expect(own.locator(".other")).to_contain_text(re.compile(r"Being measured now: position\s+1,950"))
         page.keyboard.press("m")
